@@ -155,7 +155,8 @@ impl Walk {
                     _ => at + 2 >= shape.len(),
                 };
                 let dims = shape.iter().enumerate();
-                dims.map(|(at, &extent)| if is_serial(at) { Dim::Fixed } else { self.index(extent) }).collect()
+                dims.map(|(at, &extent)| if is_serial(at) { Dim::Fixed } else { self.index(extent) })
+                    .collect()
             }
             _ => args[0].clone(),
         };
@@ -178,7 +179,9 @@ impl Walk {
                 _ if !wanted(at) => Vec::new(),
                 Node::Input(name, _) => {
                     let known = inputs.entry(name.clone());
-                    let dims = known.or_insert_with(|| shape.iter().map(|&extent| self.index(extent)).collect()).clone();
+                    let dims = known
+                        .or_insert_with(|| shape.iter().map(|&extent| self.index(extent)).collect())
+                        .clone();
                     self.seen.push(dims.clone());
                     dims
                 }
@@ -199,7 +202,13 @@ impl Walk {
         self.tensors.push(tensors);
     }
 
-    fn block(&mut self, node: usize, block: &Block, program: &Program, tensors: &[Vec<Dim>]) -> Vec<Vec<Dim>> {
+    fn block(
+        &mut self,
+        node: usize,
+        block: &Block,
+        program: &Program,
+        tensors: &[Vec<Dim>],
+    ) -> Vec<Vec<Dim>> {
         let mut tiles: Vec<Vec<Dim>> = Vec::new();
         let mut axes: BTreeMap<(usize, usize), Vec<Dim>> = BTreeMap::new();
         let shapes = block.tile_shapes(&program.shapes, &vec![0; block.grid.len()], 0).unwrap_or_default();
@@ -335,7 +344,13 @@ impl Walk {
     ///
     /// # Errors
     /// If it has no meaning with them, which it has if indices are treated alike.
-    pub fn cut(&self, number: usize, program: &Program, extents: &BTreeMap<Class, usize>, blocks: usize) -> Result<Program, String> {
+    pub fn cut(
+        &self,
+        number: usize,
+        program: &Program,
+        extents: &BTreeMap<Class, usize>,
+        blocks: usize,
+    ) -> Result<Program, String> {
         let now = |dim: Dim| self.alike(dim).and_then(|class| extents.get(&class).copied());
         let shape = |at: usize| -> Vec<usize> {
             let dims = self.tensors[number][at].iter().zip(&program.shapes[at]);

@@ -25,6 +25,8 @@ const MAX_ELEMENTS: f64 = 2.4e7;
 const UNCUT_WORK: f64 = 2e7;
 /// Above that many operations one block computes all of what is cut, since others would do the same again.
 const LARGE_WORK: f64 = 3e8;
+/// How many inputs are tried in floating point, to show that programs differ.
+const SAMPLES: u64 = 16;
 /// The time for a decision that is given by default.
 pub const MAX_TIME: Duration = Duration::from_secs(9);
 
@@ -94,7 +96,10 @@ type Lists = [Vec<u64>; LISTS];
 impl<'a> Pair<'a> {
     fn new(program: &'a Program, candidate: &'a Program) -> Result<Pair<'a>, String> {
         let signature = |program: &Program| -> BTreeMap<String, (bool, Vec<usize>)> {
-            program.inputs().map(|(at, name, mask)| (name.to_owned(), (mask, program.shapes[at].clone()))).collect()
+            program
+                .inputs()
+                .map(|(at, name, mask)| (name.to_owned(), (mask, program.shapes[at].clone())))
+                .collect()
         };
         let known = signature(program);
         if known != signature(candidate) {
@@ -103,8 +108,12 @@ impl<'a> Pair<'a> {
         let mut order = Vec::new();
         for (name, id) in &program.outputs {
             let position = candidate.outputs.iter().position(|(other, _)| other == name);
-            let position = position.filter(|&at| candidate.shapes[candidate.outputs[at].1] == program.shapes[*id]);
-            order.push(position.ok_or_else(|| format!("the candidate has no output {name} of the program's shape"))?);
+            let position =
+                position.filter(|&at| candidate.shapes[candidate.outputs[at].1] == program.shapes[*id]);
+            order.push(
+                position
+                    .ok_or_else(|| format!("the candidate has no output {name} of the program's shape"))?,
+            );
         }
         if candidate.outputs.len() != order.len() {
             return Err("the candidate has further outputs".into());
@@ -123,7 +132,9 @@ impl<'a> Pair<'a> {
         let ones = extents.keys().map(|&class| (class, 1)).collect();
         let small = [walk.cut(0, program, &extents, 2)?, walk.cut(1, candidate, &extents, 2)?];
         let small = match cost(&small[1])? {
-            (work, _) if work > LARGE_WORK => [walk.cut(0, program, &extents, 1)?, walk.cut(1, candidate, &extents, 1)?],
+            (work, _) if work > LARGE_WORK => {
+                [walk.cut(0, program, &extents, 1)?, walk.cut(1, candidate, &extents, 1)?]
+            }
             _ => small,
         };
         let single = [walk.cut(0, program, &ones, 1)?, walk.cut(1, candidate, &ones, 1)?];
@@ -151,9 +162,11 @@ impl<'a> Pair<'a> {
             trial += 1;
             match self.round(&mut round, &atoms, &required, &mut ways, &mut seen) {
                 Err(Stop::Undefined(_)) if trial < 4 * MAX_ROUNDS as u64 => continue,
-                Err(Stop::Undefined(reason)) => return Err(format!("no inputs for which the program is defined: {reason}")),
+                Err(Stop::Undefined(reason)) => {
+                    return Err(format!("no inputs for which the program is defined: {reason}"));
+                }
                 Err(Stop::Unsupported(reason)) => return Err(reason),
-                Ok(Some((output, element))) => return Ok(self.refuted(key, (output, element))),
+                Ok(Some((output, element))) => return Ok(self.refuted(key, deadline, (output, element))),
                 Ok(None) => {}
             }
             rounds.push((round.p.prime, round.q.prime));
@@ -164,7 +177,7 @@ impl<'a> Pair<'a> {
             };
             if log2_bound <= LOG2_BOUND {
                 if let Some(at) = self.differ_uncut(key, deadline)? {
-                    return Ok(self.refuted(key, at));
+                    return Ok(self.refuted(key, deadline, at));
                 }
                 // A seed has 128 bits: what is chosen by it has no smaller chance.
                 let log2_bound = log2_bound.max(-120.0);
@@ -180,11 +193,16 @@ impl<'a> Pair<'a> {
             let (once, elements) = cost(program)?;
             work += once * times;
             if elements > MAX_ELEMENTS {
-                return Err(format!("a test holds {elements:.1e} elements at once; at most {MAX_ELEMENTS:.1e} are"));
+                return Err(format!(
+                    "a test holds {elements:.1e} elements at once; at most {MAX_ELEMENTS:.1e} are"
+                ));
             }
         }
         if work > MAX_WORK / 2.0 {
-            return Err(format!("a test takes {work:.1e} operations; at most {:.1e} are made", MAX_WORK / 2.0));
+            return Err(format!(
+                "a test takes {work:.1e} operations; at most {:.1e} are made",
+                MAX_WORK / 2.0
+            ));
         }
         Ok(())
     }
@@ -205,7 +223,9 @@ impl<'a> Pair<'a> {
         let holds = |(at, list): &(At, usize)| {
             let place = program.place(at.0, at.1);
             match *list {
-                DIVISORS => signs.is_nonzero(place) || matches!(program.op_at(at.0, at.1), Some((Op::Mul, _))),
+                DIVISORS => {
+                    signs.is_nonzero(place) || matches!(program.op_at(at.0, at.1), Some((Op::Mul, _)))
+                }
                 RADICANDS => signs.is_nonnegative(place),
                 _ => signs.is_nonzero(place) && signs.is_nonnegative(place),
             }
@@ -231,7 +251,9 @@ impl<'a> Pair<'a> {
             Ok((values, domain.lists))
         };
         let undefined = |stop| match stop {
-            Stop::Undefined(reason) => Stop::Unsupported(format!("the candidate is not defined where the program is: {reason}")),
+            Stop::Undefined(reason) => {
+                Stop::Unsupported(format!("the candidate is not defined where the program is: {reason}"))
+            }
             stop => stop,
         };
         let [expected, given] = both(run);
@@ -241,7 +263,9 @@ impl<'a> Pair<'a> {
             if expected.data.iter().chain(&given.data).any(|x| x.weight == 0) {
                 return Err(Stop::Unsupported("an output may be minus infinity".into()));
             }
-            let differs = |(a, b): (&crate::residue::Residue, &crate::residue::Residue)| (a.p, a.weight) != (b.p, b.weight);
+            let differs = |(a, b): (&crate::residue::Residue, &crate::residue::Residue)| {
+                (a.p, a.weight) != (b.p, b.weight)
+            };
             if let Some(element) = expected.data.iter().zip(&given.data).position(differs) {
                 return Ok(Some((output, element)));
             }
@@ -253,11 +277,15 @@ impl<'a> Pair<'a> {
             if let Some(missing) = listed[list].iter().find(|x| !known.contains(x)) {
                 let what = match list {
                     DIVISORS => "a divisor of the candidate is not shown to be nonzero",
-                    RADICANDS => "a root of the candidate is not shown to be of something that is not negative",
+                    RADICANDS => {
+                        "a root of the candidate is not shown to be of something that is not negative"
+                    }
                     _ => "a logarithm of the candidate is not shown to be of something positive",
                 };
                 debug_assert!(list <= LOGARITHMS);
-                return Err(Stop::Unsupported(format!("{what}, where the program is defined (residue {missing})")));
+                return Err(Stop::Unsupported(format!(
+                    "{what}, where the program is defined (residue {missing})"
+                )));
             }
         }
         // What one element of an output is made of.
@@ -283,13 +311,19 @@ impl<'a> Pair<'a> {
             }
             let of = |at: usize, values: &Values| -> HashSet<u64> {
                 let sites = atoms[at][way].iter().flat_map(|atoms| &atoms.at);
-                let values = sites.filter_map(|&(node, tile)| values.get(&self.single[at].place(node, tile))).flatten();
+                let values = sites
+                    .filter_map(|&(node, tile)| values.get(&self.single[at].place(node, tile)))
+                    .flatten();
                 values.map(|&x| canonical(round.q, x)).chain([0]).collect()
             };
             let (known, given) = (of(0, &known), of(1, &given));
             seen.atoms = [seen.atoms[0].max(known.len()), seen.atoms[1].max(given.len())];
             let missing = given.iter().filter(|x| !known.contains(x) && !symbols.contains(x)).count();
-            ways[way] = if missing == 0 { result } else { Err(format!("{missing} exponents of the candidate are not among the program's")) };
+            ways[way] = if missing == 0 {
+                result
+            } else {
+                Err(format!("{missing} exponents of the candidate are not among the program's"))
+            };
         }
         Ok(None)
     }
@@ -318,7 +352,9 @@ impl<'a> Pair<'a> {
         let [mut atom, mut argument, mut condition] = [Polynomial::default(); 3];
         for (at, atoms) in [a, b].into_iter().enumerate() {
             let program = &self.single[at];
-            let widen = |all: &mut Polynomial, (node, tile): At| *all = all.max(crossed(of(at, node, tile), of(at, node, tile)));
+            let widen = |all: &mut Polynomial, (node, tile): At| {
+                *all = all.max(crossed(of(at, node, tile), of(at, node, tile)))
+            };
             atoms.at.iter().for_each(|&site| widen(&mut atom, site));
             conditions(program).iter().for_each(|&(site, _)| widen(&mut condition, site));
             hashed(program, atoms).into_iter().for_each(|site| widen(&mut argument, site));
@@ -329,7 +365,8 @@ impl<'a> Pair<'a> {
         };
         // The atoms at one place are one function of arguments that are alike.
         let sites = (a.at.len() + b.at.len()) as f64;
-        let of_atoms = |count: f64| count * atom.degree() * RESIDUE + sites.powi(2) * 4.0 * vanishes(2.0 * atom.height);
+        let of_atoms =
+            |count: f64| count * atom.degree() * RESIDUE + sites.powi(2) * 4.0 * vanishes(2.0 * atom.height);
         let single = difference.numbers * RESIDUE
             + difference.exponentials * atom.degree() * RESIDUE
             + vanishes(difference.height)
@@ -337,7 +374,8 @@ impl<'a> Pair<'a> {
             + of_atoms(2.0 * own as f64);
         // Inputs are drawn again where the program is undefined, which at most doubles chances.
         let rounds = rounds as f64;
-        let among = |count: usize, chance: f64| (count as f64).log2().max(0.0) + rounds * (1.0 + chance.log2());
+        let among =
+            |count: usize, chance: f64| (count as f64).log2().max(0.0) + rounds * (1.0 + chance.log2());
         let all = [
             rounds * (1.0 + single.log2()),
             among(seen.atoms[1], of_atoms(seen.atoms[0] as f64)),
@@ -375,12 +413,19 @@ impl<'a> Pair<'a> {
 
     /// What is said where residues differ: that is a refutation only if floating-point numbers differ too, since
     /// functions without algebraic form were hashes.
-    fn refuted(&self, key: Key, (output, element): (usize, usize)) -> Verdict {
-        let run = |at: usize| outputs(&mut Floats { key: key.derived(1 << 32), inputs: &self.inputs[at] }, &self.small[at]);
-        if let (Ok(expected), Ok(given)) = (run(0), run(1)) {
+    fn refuted(&self, key: Key, deadline: Instant, (output, element): (usize, usize)) -> Verdict {
+        for sample in 0..SAMPLES {
+            let key = key.derived(sample << 32 | 1 << 31);
+            let [expected, given] =
+                both(|at| outputs(&mut Floats { key, inputs: &self.inputs[at] }, &self.small[at]));
+            let (Ok(expected), Ok(given)) = (expected, given) else { break };
             for (output, (name, _)) in self.program.outputs.iter().enumerate() {
                 let (expected, given) = (&expected[output], &given[self.outputs[output]]);
-                let scale = expected.data.iter().fold(0.0, |scale: f64, x| scale.max(x.abs()));
+                let scale = expected
+                    .data
+                    .iter()
+                    .filter(|x| x.is_finite())
+                    .fold(0.0, |scale: f64, x| scale.max(x.abs()));
                 let differs = |(a, b): (&f64, &f64)| a.is_finite() && !((a - b).abs() <= 1e-6 * scale);
                 if let Some(at) = expected.data.iter().zip(&given.data).position(differs) {
                     return Verdict::Refuted(Witness {
@@ -391,6 +436,9 @@ impl<'a> Pair<'a> {
                         given: given.data[at],
                     });
                 }
+            }
+            if Instant::now() > deadline {
+                break;
             }
         }
         let (name, id) = &self.program.outputs[output];
@@ -444,7 +492,9 @@ fn index(mut at: usize, shape: &[usize]) -> Vec<usize> {
 fn masks_are_masks(program: &Program) -> Result<(), String> {
     let mut is_mask = vec![false; program.place_count];
     for (node, tile) in program.all() {
-        let operand = |arg: usize| if tile.is_some() { program.place(node, Some(arg)) } else { program.place(arg, None) };
+        let operand = |arg: usize| {
+            if tile.is_some() { program.place(node, Some(arg)) } else { program.place(arg, None) }
+        };
         let place = program.place(node, tile);
         is_mask[place] = match (program.op_at(node, tile), &program.nodes[node], tile) {
             (Some((op, args)), ..) => {
@@ -454,7 +504,11 @@ fn masks_are_masks(program: &Program) -> Result<(), String> {
                 let all = args.iter().all(|&arg| is_mask[operand(arg)]);
                 match op {
                     Op::Causal { .. } | Op::Below { .. } => true,
-                    Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::Repeat { .. } => all,
+                    Op::Transpose(_)
+                    | Op::Reshape(_)
+                    | Op::Broadcast(_)
+                    | Op::Slice { .. }
+                    | Op::Repeat { .. } => all,
                     Op::Concat { .. } | Op::Mul | Op::Max => all,
                     _ => false,
                 }

@@ -73,7 +73,10 @@ impl Fraction {
 
     fn times(self, other: Fraction) -> Fraction {
         let denominator = self.denominator.times(other.denominator);
-        Fraction { weight: self.weight + other.weight, ..Fraction::new(self.numerator.times(other.numerator), denominator) }
+        Fraction {
+            weight: self.weight + other.weight,
+            ..Fraction::new(self.numerator.times(other.numerator), denominator)
+        }
     }
 
     fn inverse(self) -> Fraction {
@@ -81,7 +84,8 @@ impl Fraction {
     }
 
     fn plus(self, other: Fraction) -> Fraction {
-        let mut numerator = self.numerator.times(other.denominator).max(other.numerator.times(self.denominator));
+        let mut numerator =
+            self.numerator.times(other.denominator).max(other.numerator.times(self.denominator));
         numerator.height += 1.0;
         let denominator = self.denominator.times(other.denominator);
         Fraction { weight: self.weight + other.weight, ..Fraction::new(numerator, denominator) }
@@ -133,14 +137,16 @@ pub fn fractions(program: &Program, exponentials: &BTreeMap<usize, f64>) -> Vec<
                 }
             }
             Node::Block(block) => {
-                let shapes = block.tile_shapes(&program.shapes, &vec![0; block.grid.len()], 0).unwrap_or_default();
+                let shapes =
+                    block.tile_shapes(&program.shapes, &vec![0; block.grid.len()], 0).unwrap_or_default();
                 for (number, tile) in block.tiles.iter().enumerate() {
                     let place = program.place(at, Some(number));
                     let of = |tile: usize| all[program.place(at, Some(tile))];
                     all[place] = match tile {
                         Tile::Load { tensor, .. } => all[program.place(*tensor, None)],
                         Tile::Op(op, args) => {
-                            let shapes: Vec<&[usize]> = args.iter().map(|&arg| shapes[arg].as_slice()).collect();
+                            let shapes: Vec<&[usize]> =
+                                args.iter().map(|&arg| shapes[arg].as_slice()).collect();
                             let args: Vec<Fraction> = args.iter().map(|&arg| of(arg)).collect();
                             applied(op, &args, &shapes, power(place))
                         }

@@ -115,12 +115,15 @@ impl<'a, V: Copy> Operand<'a, V> {
         let shape = program.shapes[id].as_slice();
         match (&tensors[id], &program.nodes[id]) {
             (Some(array), _) => Operand::Dense(array),
-            (None, Node::Input(_, is_mask)) if is_lazy => Operand::Input { place: program.place(id, None), is_mask: *is_mask, shape },
+            (None, Node::Input(_, is_mask)) if is_lazy => {
+                Operand::Input { place: program.place(id, None), is_mask: *is_mask, shape }
+            }
             (None, node) => {
                 let is_mask = matches!(node, Node::Input(_, true));
                 domain.enter(program.place(id, None));
                 let count = elems(shape).unwrap_or(0);
-                let data: Vec<V> = (0..count).map(|at| domain.input(program.place(id, None), is_mask, at)).collect();
+                let data: Vec<V> =
+                    (0..count).map(|at| domain.input(program.place(id, None), is_mask, at)).collect();
                 domain.finish(program.place(id, None), &data);
                 Operand::Made(Array { shape: shape.to_vec(), data })
             }
@@ -147,7 +150,9 @@ impl<'a, V: Copy> Operand<'a, V> {
         match self {
             Operand::Dense(array) => Operand::Dense(array),
             Operand::Made(array) => Operand::Dense(array),
-            Operand::Input { place, is_mask, shape } => Operand::Input { place: *place, is_mask: *is_mask, shape },
+            Operand::Input { place, is_mask, shape } => {
+                Operand::Input { place: *place, is_mask: *is_mask, shape }
+            }
         }
     }
 
@@ -163,7 +168,8 @@ impl<'a, V: Copy> Operand<'a, V> {
 /// Distances between neighbours along each dimension; none where an extent of 1 is repeated.
 fn steps(shape: &[usize]) -> Vec<usize> {
     let mut step = 1;
-    let mut steps: Vec<usize> = shape.iter().rev().map(|&extent| (if extent == 1 { 0 } else { step }, step *= extent).0).collect();
+    let mut steps: Vec<usize> =
+        shape.iter().rev().map(|&extent| (if extent == 1 { 0 } else { step }, step *= extent).0).collect();
     steps.reverse();
     steps
 }
@@ -187,12 +193,18 @@ fn at(index: &[usize], steps: &[usize]) -> usize {
     index.iter().zip(steps).map(|(index, step)| index * step).sum()
 }
 
-fn apply<D: Domain>(domain: &mut D, op: &Op, args: &[Operand<'_, D::Value>]) -> Result<Array<D::Value>, Stop> {
+fn apply<D: Domain>(
+    domain: &mut D,
+    op: &Op,
+    args: &[Operand<'_, D::Value>],
+) -> Result<Array<D::Value>, Stop> {
     let shapes: Vec<&[usize]> = args.iter().map(Operand::shape).collect();
     let shape = op.shape(&shapes).map_err(Stop::Unsupported)?;
     let own = |arg: usize| args[arg].data();
     let mut data: Vec<D::Value> = Vec::with_capacity(elems(&shape).unwrap_or(0));
-    let moved = |data: &mut Vec<D::Value>, from: &dyn Fn(&[usize]) -> usize| each_index(&shape, |index| data.push(own(0)[from(index)]));
+    let moved = |data: &mut Vec<D::Value>, from: &dyn Fn(&[usize]) -> usize| {
+        each_index(&shape, |index| data.push(own(0)[from(index)]))
+    };
     match op {
         Op::Matmul => data = matmul(domain, args, &shape),
         Op::Exp | Op::Square | Op::Sqrt | Op::Log | Op::Erf | Op::Reciprocal | Op::Guard | Op::GeluFactor => {
@@ -228,8 +240,14 @@ fn apply<D: Domain>(domain: &mut D, op: &Op, args: &[Operand<'_, D::Value>]) -> 
             each_index(&shape, |index| {
                 let first = at(index, &steps);
                 items.clear();
-                items.extend((0..shapes[0][*dim] / keep).map(|number| own(0)[first + number * keep * steps[*dim]]));
-                data.push(if matches!(op, Op::Sum { .. }) { sum(domain, &items) } else { domain.largest(&items) });
+                items.extend(
+                    (0..shapes[0][*dim] / keep).map(|number| own(0)[first + number * keep * steps[*dim]]),
+                );
+                data.push(if matches!(op, Op::Sum { .. }) {
+                    sum(domain, &items)
+                } else {
+                    domain.largest(&items)
+                });
             });
         }
         Op::Mean => {
@@ -258,7 +276,9 @@ fn apply<D: Domain>(domain: &mut D, op: &Op, args: &[Operand<'_, D::Value>]) -> 
         }
         Op::Repeat { dim, times } => {
             let steps = steps(shapes[0]);
-            moved(&mut data, &|index| at(index, &steps) - index[*dim] * steps[*dim] + index[*dim] / times * steps[*dim]);
+            moved(&mut data, &|index| {
+                at(index, &steps) - index[*dim] * steps[*dim] + index[*dim] / times * steps[*dim]
+            });
         }
         Op::Rotate { dim, group } => {
             let steps = steps(shapes[0]);
@@ -348,8 +368,10 @@ fn kernel<D: Domain>(
     let starts: Vec<Vec<Vec<usize>>> = starts.collect::<Result<_, _>>().map_err(Stop::Unsupported)?;
     let stages = block.stages().map_err(Stop::Unsupported)?;
     let zero = domain.constant(ZERO);
-    let shapes: Vec<&Vec<usize>> = (0..block.stores.len()).map(|store| &program.shapes[node + 1 + store]).collect();
-    let whole = |shape: &&Vec<usize>| Array { shape: (*shape).clone(), data: vec![zero; elems(shape).unwrap_or(0)] };
+    let shapes: Vec<&Vec<usize>> =
+        (0..block.stores.len()).map(|store| &program.shapes[node + 1 + store]).collect();
+    let whole =
+        |shape: &&Vec<usize>| Array { shape: (*shape).clone(), data: vec![zero; elems(shape).unwrap_or(0)] };
     let mut results: Vec<Array<D::Value>> = shapes.iter().map(whole).collect();
     let mut numbers = Vec::new();
     each_index(&block.grid, |index| numbers.push(index.to_vec()));
@@ -357,18 +379,23 @@ fn kernel<D: Domain>(
         let run = Run { program, block, node, tensors, stages: &stages, number: &number };
         let tiles = run.tiles(domain)?;
         for (store, (tile, grid)) in block.stores.iter().enumerate() {
-            let tile = tiles[*tile].as_ref().ok_or_else(|| Stop::Unsupported("a tile without a value".into()))?;
+            let tile =
+                tiles[*tile].as_ref().ok_or_else(|| Stop::Unsupported("a tile without a value".into()))?;
             let result = &mut results[store];
             let mut start = vec![0; result.shape.len()];
             let mut fits = result.shape.clone();
             for (axis, dim) in grid.iter().enumerate() {
                 if let Some(dim) = *dim {
                     let starts = &starts[axis][store];
-                    (start[dim], fits[dim]) = (starts[number[axis]], starts[number[axis] + 1] - starts[number[axis]]);
+                    (start[dim], fits[dim]) =
+                        (starts[number[axis]], starts[number[axis] + 1] - starts[number[axis]]);
                 }
             }
             if tile.shape != fits {
-                return Err(Stop::Unsupported(format!("block {number:?} stores a tile of {:?}, not {fits:?}", tile.shape)));
+                return Err(Stop::Unsupported(format!(
+                    "block {number:?} stores a tile of {:?}, not {fits:?}",
+                    tile.shape
+                )));
             }
             let steps = steps(&result.shape);
             let first = at(&start, &steps);
@@ -440,7 +467,9 @@ impl<V: Copy> Run<'_, V> {
         domain.enter(place);
         let tile = &self.block.tiles[at];
         let combined = |domain: &mut D, op: &Op, arg: usize| match last {
-            Some(last) if last.shape == get(arg)?.shape() => apply(domain, op, &[Operand::Dense(last), get(arg)?]),
+            Some(last) if last.shape == get(arg)?.shape() => {
+                apply(domain, op, &[Operand::Dense(last), get(arg)?])
+            }
             Some(_) => Err(Stop::Unsupported(format!("s{at} has another shape in iteration {iteration}"))),
             None => Ok(get(arg)?.owned()),
         };
@@ -460,7 +489,9 @@ impl<V: Copy> Run<'_, V> {
                     let factor = apply(domain, &Op::Exp, &[Operand::Dense(&exponent)])?;
                     let scaled = apply(domain, &Op::Mul, &[Operand::Dense(last), Operand::Dense(&factor)])?;
                     if &scaled.shape != get(*tile)?.shape() {
-                        return Err(Stop::Unsupported(format!("s{at} has another shape in iteration {iteration}")));
+                        return Err(Stop::Unsupported(format!(
+                            "s{at} has another shape in iteration {iteration}"
+                        )));
                     }
                     apply(domain, &Op::Add, &[Operand::Dense(&scaled), get(*tile)?])?
                 }
@@ -531,7 +562,9 @@ pub fn cost(program: &Program) -> Result<(f64, f64), String> {
                 let (mut once, mut tiles) = (0.0, 0.0);
                 for (tile, shape) in block.tiles.iter().zip(&shapes) {
                     let (more, elements) = match tile {
-                        Tile::Op(op, args) => of(op, &args.iter().map(|&arg| shapes[arg].as_slice()).collect::<Vec<_>>())?,
+                        Tile::Op(op, args) => {
+                            of(op, &args.iter().map(|&arg| shapes[arg].as_slice()).collect::<Vec<_>>())?
+                        }
                         _ => (count(shape) * 30.0, count(shape)),
                     };
                     (once, tiles) = (once + more + 100.0, tiles + 2.0 * elements);
@@ -579,4 +612,3 @@ pub fn rebuilt(
     debug_assert_eq!(small.nodes.len(), program.nodes.len());
     Ok(small)
 }
-

@@ -51,7 +51,9 @@ impl Atoms {
                 walk(program, at, way, factor, &mut found, &mut steps)?;
             }
             atoms.at.extend(found.iter().filter_map(|(at, _)| *at));
-            atoms.weights.insert(program.place(node, tile), found.into_iter().map(|(_, factor)| factor).collect());
+            atoms
+                .weights
+                .insert(program.place(node, tile), found.into_iter().map(|(_, factor)| factor).collect());
         }
         atoms.at.sort_unstable();
         atoms.at.dedup();
@@ -99,7 +101,8 @@ fn walk(
         return None;
     }
     let times = |ratio: &Ratio, sign: i128| -> Option<(i128, i128)> {
-        let (num, den) = (num.checked_mul(i128::from(ratio.num) * sign)?, den.checked_mul(i128::from(ratio.den))?);
+        let (num, den) =
+            (num.checked_mul(i128::from(ratio.num) * sign)?, den.checked_mul(i128::from(ratio.den))?);
         let divisor = gcd(num, den);
         Some((num / divisor, den / divisor))
     };
@@ -115,7 +118,11 @@ fn walk(
             next(args[0], (num, den), found)?;
             next(args[1], (-num, den), found)
         }
-        Some((Op::Guard | Op::Mask, args)) => next(args[0], (num, den), found),
+        Some((Op::Guard | Op::Mask | Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_), args)) => {
+            next(args[0], (num, den), found)
+        }
+        Some((Op::Slice { .. } | Op::Repeat { .. }, args)) => next(args[0], (num, den), found),
+        Some((Op::Concat { .. }, args)) => args.iter().try_for_each(|&arg| next(arg, (num, den), found)),
         Some((Op::Offset(ratio), args)) => {
             found.push((None, times(ratio, 1)?));
             next(args[0], (num, den), found)
@@ -165,7 +172,9 @@ pub fn hashed(program: &Program, atoms: &Atoms) -> Vec<At> {
     for (node, tile) in program.all() {
         match (program.op_at(node, tile), &program.nodes[node], tile) {
             (Some((Op::Exp, _)), ..) if facts[program.place(node, tile)].needs_q => found.push((node, tile)),
-            (Some((op, args)), ..) if matches!(op, Op::Sqrt | Op::Log | Op::Erf | Op::Max | Op::Largest { .. } | Op::Relu) => {
+            (Some((op, args)), ..)
+                if matches!(op, Op::Sqrt | Op::Log | Op::Erf | Op::Max | Op::Largest { .. } | Op::Relu) =>
+            {
                 found.extend(args.iter().map(|&arg| operand(node, tile, arg)));
             }
             (None, Node::Block(block), Some(at)) => match block.tiles[at] {

@@ -133,14 +133,15 @@ fn is_prime(n: u64) -> bool {
     let field = Field::new(n);
     let minus_one = field.sub(0, field.one);
     let twos = (n - 1).trailing_zeros();
-    n > 1 && BASES.iter().all(|&base| {
-        let mut power = field.pow(field.of(base as i64), (n - 1) >> twos);
-        (0..twos).any(|step| {
-            let passes = power == minus_one || step == 0 && power == field.one;
-            power = field.mul(power, power);
-            passes
+    n > 1
+        && BASES.iter().all(|&base| {
+            let mut power = field.pow(field.of(base as i64), (n - 1) >> twos);
+            (0..twos).any(|step| {
+                let passes = power == minus_one || step == 0 && power == field.one;
+                power = field.mul(power, power);
+                passes
+            })
         })
-    })
 }
 
 #[cfg(test)]

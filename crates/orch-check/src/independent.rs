@@ -73,10 +73,13 @@ impl Single<'_> {
                     entry.insert(self.values(round, Some(source))?);
                 }
                 let place = self.program.place(site, None);
-                let all_differ = |a: &Vec<u64>, b: &Vec<u64>| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a != b);
+                let all_differ =
+                    |a: &Vec<u64>, b: &Vec<u64>| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a != b);
                 let changed = changes.get(&source).and_then(|changed| changed.get(&place));
                 if !changed.zip(base.get(&place)).is_some_and(|(a, b)| all_differ(a, b)) {
-                    result = Err(format!("an exponent at node {site} does not depend on what it is made of alone"));
+                    result = Err(format!(
+                        "an exponent at node {site} does not depend on what it is made of alone"
+                    ));
                 }
             }
             results.push(result);
@@ -108,7 +111,9 @@ impl Single<'_> {
         let mut order = Vec::new();
         while !left.is_empty() {
             let own = |at: usize| {
-                let is_free = |source: &&usize| left.iter().enumerate().all(|(other, (_, cone, _))| other == at || !cone.contains(source));
+                let is_free = |source: &&usize| {
+                    left.iter().enumerate().all(|(other, (_, cone, _))| other == at || !cone.contains(source))
+                };
                 left[at].2.iter().find(is_free).copied()
             };
             let found = (0..left.len()).find_map(|at| Some((at, own(at)?)));
@@ -127,12 +132,15 @@ impl Single<'_> {
         let mut wanted = BTreeSet::new();
         for (&dim, &extent) in dims.iter().zip(&self.program.shapes[site]) {
             if extent > 1 {
-                let class = walk.alike(dim).ok_or_else(|| format!("the exponents at node {site} are not alike along an index"))?;
+                let class = walk
+                    .alike(dim)
+                    .ok_or_else(|| format!("the exponents at node {site} are not alike along an index"))?;
                 wanted.insert(class);
             }
         }
         let has_all = |node: &usize| {
-            let own: BTreeSet<usize> = walk.dims(*node).iter().filter_map(|&dim: &Dim| walk.alike(dim)).collect();
+            let own: BTreeSet<usize> =
+                walk.dims(*node).iter().filter_map(|&dim: &Dim| walk.alike(dim)).collect();
             wanted.is_subset(&own)
         };
         let is_source = |node: &usize| match &self.program.nodes[*node] {

@@ -68,12 +68,18 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
             }),
             Verdict::CannotSay(reason) => serde_json::json!({ "reason": reason }),
         };
-        println!("{:#}", serde_json::json!({ "verdict": name, "seed": seed.to_string(), "details": details }));
+        println!(
+            "{:#}",
+            serde_json::json!({ "verdict": name, "seed": seed.to_string(), "details": details })
+        );
     } else {
         println!("{name}");
         match &verdict {
             Verdict::Proved(proof) => {
-                println!("programs that differ are called equal with a chance of at most 2^{:.0}", proof.log2_bound);
+                println!(
+                    "programs that differ are called equal with a chance of at most 2^{:.0}",
+                    proof.log2_bound
+                );
                 for (p, q) in &proof.rounds {
                     println!("round: p = {p}, q = {q}");
                 }

@@ -50,22 +50,47 @@ pub enum Op {
     /// The first operand where the second is 1, minus infinity where it is 0.
     Mask,
     /// Element `j` of the result combines elements `j, j + keep, ..` along a dimension.
-    Sum { dim: usize, keep: usize },
-    Largest { dim: usize, keep: usize },
+    Sum {
+        dim: usize,
+        keep: usize,
+    },
+    Largest {
+        dim: usize,
+        keep: usize,
+    },
     /// The mean along the last dimension.
     Mean,
     Transpose(Vec<usize>),
     Reshape(Vec<usize>),
     Broadcast(Vec<usize>),
-    Slice { dim: usize, start: usize, len: usize },
-    Repeat { dim: usize, times: usize },
+    Slice {
+        dim: usize,
+        start: usize,
+        len: usize,
+    },
+    Repeat {
+        dim: usize,
+        times: usize,
+    },
     /// In each run of `2 group` elements, the halves `(a, b)` become `(-b, a)`.
-    Rotate { dim: usize, group: usize },
-    Concat { dim: usize },
+    Rotate {
+        dim: usize,
+        group: usize,
+    },
+    Concat {
+        dim: usize,
+    },
     /// One where the last index is at most the one before it plus an offset, else zero.
-    Causal { shape: Vec<usize>, offset: i64 },
+    Causal {
+        shape: Vec<usize>,
+        offset: i64,
+    },
     /// One where the index along a dimension is below a limit, else zero.
-    Below { shape: Vec<usize>, dim: usize, limit: usize },
+    Below {
+        shape: Vec<usize>,
+        dim: usize,
+        limit: usize,
+    },
 }
 
 /// The number of elements, if it can be counted.

@@ -97,7 +97,13 @@ fn part(extent: usize, parts: usize, number: usize) -> (usize, usize) {
 
 impl Block {
     /// What a load takes along each dimension: start and length.
-    pub fn ranges(&self, load: &Tile, shape: &[usize], block: &[usize], iteration: usize) -> Vec<(usize, usize)> {
+    pub fn ranges(
+        &self,
+        load: &Tile,
+        shape: &[usize],
+        block: &[usize],
+        iteration: usize,
+    ) -> Vec<(usize, usize)> {
         let mut ranges: Vec<(usize, usize)> = shape.iter().map(|&extent| (0, extent)).collect();
         let Tile::Load { grid, along, .. } = load else { return ranges };
         for ((dim, &parts), &number) in grid.iter().zip(&self.grid).zip(block) {
@@ -124,7 +130,13 @@ impl Block {
             let latest = args.iter().copied().max().unwrap_or(Stage::Fixed);
             let is_late = latest == Stage::After;
             stages.push(match tile {
-                Tile::Load { along, .. } => if along.is_some() { Stage::Loop } else { Stage::Fixed },
+                Tile::Load { along, .. } => {
+                    if along.is_some() {
+                        Stage::Loop
+                    } else {
+                        Stage::Fixed
+                    }
+                }
                 Tile::Op(..) if is_late && args.contains(&Stage::Loop) => {
                     return Err(format!("s{at} mixes values of the loop with values after it"));
                 }
@@ -175,13 +187,17 @@ impl Block {
             let mut block = vec![0; self.grid.len()];
             block[axis] = number;
             let cut = |tile: &Tile| match tile {
-                Tile::Load { tensor, grid, .. } => grid[axis].map(|dim| part(tensors[*tensor][dim], self.grid[axis], number).1),
+                Tile::Load { tensor, grid, .. } => {
+                    grid[axis].map(|dim| part(tensors[*tensor][dim], self.grid[axis], number).1)
+                }
                 _ => None,
             };
             let lengths: Vec<Option<usize>> = self.tiles.iter().map(cut).collect();
             if number == 0 || lengths != known {
                 let shapes = self.tile_shapes(tensors, &block, 0)?;
-                let extent = |(tile, grid): &(usize, Vec<Option<usize>>)| grid[axis].map_or(0, |dim| shapes[*tile][dim]);
+                let extent = |(tile, grid): &(usize, Vec<Option<usize>>)| {
+                    grid[axis].map_or(0, |dim| shapes[*tile][dim])
+                };
                 extents = self.stores.iter().map(extent).collect();
                 known = lengths;
             }
@@ -196,7 +212,10 @@ impl Block {
     /// The shapes of what is stored, if the kernel has a meaning as far as shapes tell.
     fn stored_shapes(&self, tensors: &[Vec<usize>]) -> Result<Vec<Vec<usize>>, String> {
         let blocks = crate::op::elems(&self.grid).filter(|blocks| (1..=MAX_BLOCKS).contains(blocks));
-        if blocks.is_none() || !(1..=3).contains(&self.grid.len()) || !(1..=MAX_ITERATIONS).contains(&self.iterations) {
+        if blocks.is_none()
+            || !(1..=3).contains(&self.grid.len())
+            || !(1..=MAX_ITERATIONS).contains(&self.iterations)
+        {
             return Err(format!("a grid of {:?} with a loop of {}", self.grid, self.iterations));
         }
         for (at, tile) in self.tiles.iter().enumerate() {
@@ -205,7 +224,9 @@ impl Block {
             }
             let is_wrong = match tile {
                 Tile::Load { tensor, grid, along } => {
-                    let Some(shape) = tensors.get(*tensor) else { return Err(format!("s{at} loads what is not defined before")) };
+                    let Some(shape) = tensors.get(*tensor) else {
+                        return Err(format!("s{at} loads what is not defined before"));
+                    };
                     !self.is_map(grid, shape.len()) || along.is_some_and(|dim| dim >= shape.len())
                 }
                 Tile::Op(op, _) => op.is_for_tensors(),
@@ -220,8 +241,12 @@ impl Block {
         let mut shapes = Vec::new();
         let first = self.tile_shapes(tensors, &vec![0; self.grid.len()], 0)?;
         for (tile, grid) in &self.stores {
-            let is_stored_once = grid.iter().zip(&self.grid).all(|(dim, &blocks)| dim.is_some() || blocks == 1);
-            if !first.get(*tile).is_some_and(|shape| self.is_map(grid, shape.len())) || !is_stored_once || stages[*tile] == Stage::Loop {
+            let is_stored_once =
+                grid.iter().zip(&self.grid).all(|(dim, &blocks)| dim.is_some() || blocks == 1);
+            if !first.get(*tile).is_some_and(|shape| self.is_map(grid, shape.len()))
+                || !is_stored_once
+                || stages[*tile] == Stage::Loop
+            {
                 return Err(format!("s{tile} is stored by {grid:?}"));
             }
             shapes.push(first[*tile].clone());
@@ -240,7 +265,9 @@ impl Block {
     fn is_map(&self, map: &[Option<usize>], rank: usize) -> bool {
         let mut dims: Vec<usize> = map.iter().flatten().copied().collect();
         dims.sort_unstable();
-        map.len() == self.grid.len() && dims.iter().all(|&dim| dim < rank) && dims.windows(2).all(|pair| pair[0] != pair[1])
+        map.len() == self.grid.len()
+            && dims.iter().all(|&dim| dim < rank)
+            && dims.windows(2).all(|pair| pair[0] != pair[1])
     }
 }
 
@@ -257,7 +284,8 @@ impl Program {
 
     /// Adds an operator on tensors.
     pub fn op(&mut self, op: Op, args: Vec<usize>) -> Result<usize, String> {
-        let shapes: Option<Vec<&[usize]>> = args.iter().map(|&arg| self.shapes.get(arg).map(Vec::as_slice)).collect();
+        let shapes: Option<Vec<&[usize]>> =
+            args.iter().map(|&arg| self.shapes.get(arg).map(Vec::as_slice)).collect();
         let shape = op.shape(&shapes.ok_or("reads what is not defined before")?)?;
         Ok(self.define(Node::Op(op, args), shape, 1))
     }
@@ -267,7 +295,11 @@ impl Program {
         let shapes = block.stored_shapes(&self.shapes)?;
         let places = 1 + block.tiles.len();
         let kernel = self.define(Node::Block(block), Vec::new(), places);
-        Ok(shapes.into_iter().enumerate().map(|(at, shape)| self.define(Node::Stored(kernel, at), shape, 1)).collect())
+        Ok(shapes
+            .into_iter()
+            .enumerate()
+            .map(|(at, shape)| self.define(Node::Stored(kernel, at), shape, 1))
+            .collect())
     }
 
     fn define(&mut self, node: Node, shape: Vec<usize>, places: usize) -> usize {
@@ -319,7 +351,8 @@ impl Program {
             Node::Op(_, args) => args.clone(),
             Node::Stored(kernel, _) => vec![*kernel],
             Node::Block(block) => {
-                let load = |tile: &Tile| if let Tile::Load { tensor, .. } = tile { Some(*tensor) } else { None };
+                let load =
+                    |tile: &Tile| if let Tile::Load { tensor, .. } = tile { Some(*tensor) } else { None };
                 block.tiles.iter().filter_map(load).collect()
             }
         }

@@ -107,7 +107,10 @@ impl Domain for Signs {
         let order = |sign: Sign| [INFINITE, NEGATIVE, ZERO, POSITIVE].iter().position(|&other| other == sign);
         let least = least.max_by_key(|&sign| order(sign)).unwrap_or(INFINITE);
         let all = items.iter().fold(least, |all, x| all | x);
-        [INFINITE, NEGATIVE, ZERO, POSITIVE].into_iter().filter(|&sign| order(sign) >= order(least)).fold(0, |set, sign| set | all & sign)
+        [INFINITE, NEGATIVE, ZERO, POSITIVE]
+            .into_iter()
+            .filter(|&sign| order(sign) >= order(least))
+            .fold(0, |set, sign| set | all & sign)
     }
 
     fn finish(&mut self, place: usize, values: &[Sign]) {
@@ -195,7 +198,9 @@ mod tests {
 
     #[test]
     fn the_error_function_is_right() {
-        for (x, expected) in [(0.0, 0.0), (0.5, 0.520_499_877_813_046_5), (-2.0, -0.995_322_265_018_952_7), (7.0, 1.0)] {
+        for (x, expected) in
+            [(0.0, 0.0), (0.5, 0.520_499_877_813_046_5), (-2.0, -0.995_322_265_018_952_7), (7.0, 1.0)]
+        {
             assert!((erf(x) - expected).abs() < 1e-15, "{x}");
         }
     }

@@ -83,7 +83,19 @@ impl Round {
         let (a, b) = hashes.pair(0, 2);
         let gelu = (below(a, p), below(b, q));
         let (sets, symbols) = (HashMap::new(), HashSet::new());
-        Round { p, q, base, inputs: key.derived(1), hashes, gelu, sets, members: 0, symbols, hashed: 0, deadline }
+        Round {
+            p,
+            q,
+            base,
+            inputs: key.derived(1),
+            hashes,
+            gelu,
+            sets,
+            members: 0,
+            symbols,
+            hashed: 0,
+            deadline,
+        }
     }
 }
 
@@ -118,7 +130,19 @@ const MAX_MEMBERS: usize = 1 << 24;
 impl<'a> Residues<'a> {
     /// A program.
     pub fn new(round: &'a mut Round, facts: &'a [Facts], inputs: &'a [u64]) -> Residues<'a> {
-        Residues { round, facts, inputs, changed: None, lists: Default::default(), exponents: BTreeMap::new(), now: Facts::default(), place: 0, made: [((u64::MAX, 0), (0, 0)); 2], entered: 0, stop: None }
+        Residues {
+            round,
+            facts,
+            inputs,
+            changed: None,
+            lists: Default::default(),
+            exponents: BTreeMap::new(),
+            now: Facts::default(),
+            place: 0,
+            made: [((u64::MAX, 0), (0, 0)); 2],
+            entered: 0,
+            stop: None,
+        }
     }
 
     fn number(&self, p: u64, q: u64) -> Residue {
@@ -201,7 +225,8 @@ impl Domain for Residues<'_> {
         let Round { p, q, .. } = *self.round;
         match op {
             Op::Exp => {
-                let power = if x.weight == 0 { 0 } else { p.mul(x.weight, p.pow(self.round.base, q.integer(x.q))) };
+                let power =
+                    if x.weight == 0 { 0 } else { p.mul(x.weight, p.pow(self.round.base, q.integer(x.q))) };
                 let exponent = if self.now.needs_q { self.symbol(1, power).q } else { 0 };
                 self.number(power, exponent)
             }
@@ -288,9 +313,14 @@ impl Domain for Residues<'_> {
         finite.dedup();
         match finite[..] {
             [] => Residue { p: 0, q: 0, weight: 0 },
-            [only] => items.iter().copied().find(|item| item.p == only && item.weight != 0).unwrap_or(self.number(only, 0)),
+            [only] => items
+                .iter()
+                .copied()
+                .find(|item| item.p == only && item.weight != 0)
+                .unwrap_or(self.number(only, 0)),
             _ => {
-                let hash = finite.iter().fold(finite.len() as u64, |hash, &x| self.round.hashes.pair(x, hash).0);
+                let hash =
+                    finite.iter().fold(finite.len() as u64, |hash, &x| self.round.hashes.pair(x, hash).0);
                 let symbol = self.symbol(5, hash);
                 self.round.symbols.insert(canonical(self.round.q, symbol.q));
                 if !self.round.sets.contains_key(&symbol.p) {
@@ -308,7 +338,7 @@ impl Domain for Residues<'_> {
     fn enter(&mut self, place: usize) {
         (self.now, self.place) = (self.facts[place], place);
         self.entered += 1;
-        if self.entered % 16 == 0 && Instant::now() > self.round.deadline {
+        if self.entered % 16 == 1 && Instant::now() > self.round.deadline {
             self.stop = Some(Stop::Unsupported("more than the time that there is".into()));
         }
     }

@@ -19,7 +19,8 @@ pub fn parse(text: &str) -> Result<Vec<Program>, String> {
         return Err(format!("a text of {} bytes; at most {MAX_BYTES} are read", text.len()));
     }
     let code = |line: &'_ str| line.split('#').next().unwrap_or("").trim().to_owned();
-    let lines: Vec<(usize, String)> = text.lines().enumerate().map(|(at, line)| (at + 1, code(line))).collect();
+    let lines: Vec<(usize, String)> =
+        text.lines().enumerate().map(|(at, line)| (at + 1, code(line))).collect();
     let lines: Vec<(usize, String)> = lines.into_iter().filter(|(_, line)| !line.is_empty()).collect();
     let mut reader = Reader { lines: &lines, line: 0 };
     let mut programs = Vec::new();
@@ -97,17 +98,23 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         let (op, args) = application(definition)?;
-        let args: Vec<usize> = args.into_iter().map(|arg| named(arg, 't', names)).collect::<Result<_, _>>()?;
+        let args: Vec<usize> =
+            args.into_iter().map(|arg| named(arg, 't', names)).collect::<Result<_, _>>()?;
         let result = expanded(op, args, &mut |op, args| program.op(op, args))?;
         names.push(result);
         Ok(())
     }
 
     fn block(&mut self, head: &str, tensors: &Names) -> Result<Block, String> {
-        let (grid, range) = head.strip_suffix('{').and_then(|head| head.split_once(" loop ")).ok_or("expected block [grid] loop range {")?;
-        let grid = grid.trim().strip_prefix('[').and_then(|grid| grid.strip_suffix(']')).ok_or("expected a grid")?;
+        let (grid, range) = head
+            .strip_suffix('{')
+            .and_then(|head| head.split_once(" loop "))
+            .ok_or("expected block [grid] loop range {")?;
+        let grid =
+            grid.trim().strip_prefix('[').and_then(|grid| grid.strip_suffix(']')).ok_or("expected a grid")?;
         let iterations = range.trim().parse().map_err(|_| "expected the range of the loop")?;
-        let (mut block, mut names) = (Block { grid: numbers(grid)?, iterations, tiles: Vec::new(), stores: Vec::new() }, Names::new());
+        let (mut block, mut names) =
+            (Block { grid: numbers(grid)?, iterations, tiles: Vec::new(), stores: Vec::new() }, Names::new());
         loop {
             let statement = self.next()?;
             if statement == "}" {
@@ -129,8 +136,12 @@ impl<'a> Reader<'a> {
             let words: Vec<&str> = definition.split_whitespace().collect();
             let simple = match words[..] {
                 ["load", tensor, .., along] if words.len() > 3 => {
-                    let rest = definition.strip_prefix("load ").map(|rest| rest.trim_start().strip_prefix(tensor));
-                    let rest = rest.flatten().and_then(|rest| rest.trim().strip_suffix(along)).ok_or("expected load tensor [grid] loop")?;
+                    let rest =
+                        definition.strip_prefix("load ").map(|rest| rest.trim_start().strip_prefix(tensor));
+                    let rest = rest
+                        .flatten()
+                        .and_then(|rest| rest.trim().strip_suffix(along))
+                        .ok_or("expected load tensor [grid] loop")?;
                     Tile::Load { tensor: named(tensor, 't', tensors)?, grid: map(rest)?, along: dim(along)? }
                 }
                 ["running_max", arg] => Tile::RunningMax(tile(arg)?),
