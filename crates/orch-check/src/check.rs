@@ -303,7 +303,7 @@ impl<'a> Pair<'a> {
         let ((known, own), (given, other)) = (known?, given.map_err(undefined)?);
         seen.hashed = seen.hashed.max(own.hashed + other.hashed);
         let symbols: HashSet<u64> = own.symbols.union(&other.symbols).copied().collect();
-        round.symbols = own.symbols;
+        (round.symbols, round.shared) = (own.symbols, own.shared);
         let independent = single(0).independent(round, &known)?;
         for (way, result) in independent.into_iter().enumerate() {
             if ways[way].is_err() {
@@ -361,7 +361,7 @@ impl<'a> Pair<'a> {
         }
         let vanishes = |height: f64| height / 61.0 * f64::powi(2.0, -50);
         let chance = |count: f64, polynomial: Polynomial| {
-            count * (polynomial.degree() * RESIDUE + vanishes(polynomial.height))
+            count * ((1.0 + polynomial.degree()) * RESIDUE + vanishes(polynomial.height))
         };
         // The atoms at one place are one function of arguments that are alike.
         let sites = (a.at.len() + b.at.len()) as f64;
@@ -426,7 +426,7 @@ impl<'a> Pair<'a> {
                     .iter()
                     .filter(|x| x.is_finite())
                     .fold(0.0, |scale: f64, x| scale.max(x.abs()));
-                let differs = |(a, b): (&f64, &f64)| a.is_finite() && !((a - b).abs() <= 1e-6 * scale);
+                let differs = |(a, b): (&f64, &f64)| (a - b).is_finite() && (a - b).abs() > 1e-6 * scale;
                 if let Some(at) = expected.data.iter().zip(&given.data).position(differs) {
                     return Verdict::Refuted(Witness {
                         output: name.clone(),

@@ -46,6 +46,7 @@ impl Single<'_> {
 
     /// For each way how many atoms there are, or why they are not shown to be independent. `base` are their values.
     pub fn independent(&self, round: &mut Round, base: &Values) -> Result<Vec<Result<usize, String>>, Stop> {
+        let shared = round.shared.clone();
         let mut changes: BTreeMap<usize, Values> = BTreeMap::new();
         let mut results = Vec::new();
         for atoms in self.atoms {
@@ -59,7 +60,7 @@ impl Single<'_> {
             }
             let sites: Vec<usize> = atoms.at.iter().map(|(node, _)| *node).collect();
             let (sites, count) = distinct(self.program, &sites, base, round);
-            let order = match self.order(&sites) {
+            let order = match self.order(&sites, &shared) {
                 Ok(order) => order,
                 Err(reason) => {
                     results.push(Err(reason));
@@ -101,11 +102,11 @@ impl Single<'_> {
 
     /// The sites in an order in which each is made of something that no later one is made of, of which each of its elements
     /// has elements of its own.
-    fn order(&self, sites: &[usize]) -> Result<Vec<(usize, usize)>, String> {
+    fn order(&self, sites: &[usize], shared: &HashSet<usize>) -> Result<Vec<(usize, usize)>, String> {
         let mut left: Vec<(usize, BTreeSet<usize>, Vec<usize>)> = Vec::new();
         for &site in sites {
             let cone = self.cone(site);
-            let sources = self.sources(site, &cone)?;
+            let sources = self.sources(site, &cone, shared)?;
             left.push((site, cone, sources));
         }
         let mut order = Vec::new();
@@ -124,7 +125,12 @@ impl Single<'_> {
     }
 
     /// Inputs and symbols that have all the indices of a site's elements.
-    fn sources(&self, site: usize, cone: &BTreeSet<usize>) -> Result<Vec<usize>, String> {
+    fn sources(
+        &self,
+        site: usize,
+        cone: &BTreeSet<usize>,
+        shared: &HashSet<usize>,
+    ) -> Result<Vec<usize>, String> {
         let mut walk = Walk::default();
         walk.program(self.whole, &mut BTreeMap::new(), |node| cone.contains(&node));
         walk.finish();
@@ -145,7 +151,10 @@ impl Single<'_> {
         };
         let is_source = |node: &usize| match &self.program.nodes[*node] {
             Node::Input(..) => true,
-            Node::Op(op, _) => matches!(op, Op::Exp | Op::Sqrt | Op::Log | Op::Erf),
+            Node::Op(op, _) => {
+                let is_hash = matches!(op, Op::Exp | Op::Sqrt | Op::Log | Op::Erf);
+                is_hash && !shared.contains(&self.program.place(*node, None))
+            }
             _ => false,
         };
         Ok(cone.iter().copied().filter(|node| is_source(node) && has_all(node)).collect())

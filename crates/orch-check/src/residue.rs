@@ -62,6 +62,10 @@ pub struct Round {
     pub symbols: HashSet<u64>,
     /// How many arguments were hashed.
     pub hashed: usize,
+    /// Where the exponents of arguments were hashed first.
+    arguments: HashMap<(u64, u64), usize>,
+    /// Places whose exponents are hashes of arguments that were hashed elsewhere too, or twice.
+    pub shared: HashSet<usize>,
     /// When to give up.
     pub deadline: Instant,
 }
@@ -94,6 +98,8 @@ impl Round {
             members: 0,
             symbols,
             hashed: 0,
+            arguments: HashMap::new(),
+            shared: HashSet::new(),
             deadline,
         }
     }
@@ -152,6 +158,11 @@ impl<'a> Residues<'a> {
     /// An independent value for an argument.
     fn symbol(&mut self, salt: u64, x: u64) -> Residue {
         self.round.hashed += 1;
+        if self.now.needs_q
+            && let Some(first) = self.round.arguments.insert((salt, x), self.place)
+        {
+            self.round.shared.extend([first, self.place]);
+        }
         let (a, mut b) = self.round.hashes.pair(x, salt);
         if self.changed == Some(self.place) {
             b = self.round.hashes.pair(x, !salt).1;
