@@ -74,7 +74,7 @@ pub struct Witness {
 pub fn check(program: &Program, candidate: &Program, seed: u128, time: Duration) -> Verdict {
     let deadline = Instant::now() + time;
     let pair = Pair::new(program, candidate).and_then(|pair| pair.decide(Key::new(seed), deadline));
-    pair.unwrap_or_else(|reason| Verdict::CannotSay(reason))
+    pair.unwrap_or_else(Verdict::CannotSay)
 }
 
 /// Both programs, whole, cut, and with single elements along what is cut.

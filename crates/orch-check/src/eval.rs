@@ -21,19 +21,27 @@ pub enum Stop {
     Unsupported(String),
 }
 
-/// A kind of values. Where an operation has no value the domain says so in [`Domain::stopped`], and what it gave is dropped.
-pub trait Domain {
+/// What a kind of values is told, and says, as places of a program are computed.
+pub trait Places {
     /// An element.
     type Value: Copy;
+    /// The next operations are those at this place.
+    fn enter(&mut self, _place: usize) {}
+    /// What a place gave.
+    fn finish(&mut self, _place: usize, _values: &[Self::Value]) {}
+    /// Why there is no value, once.
+    fn stopped(&mut self) -> Option<Stop>;
+}
+
+/// A kind of values. Where an operation has no value the domain says so in [`Places::stopped`], and what it gave is dropped.
+pub trait Domain: Places {
     /// An element of an input: the input's place, whether it is a mask, position.
     fn input(&mut self, place: usize, is_mask: bool, at: usize) -> Self::Value;
     /// A constant.
     fn constant(&mut self, ratio: Ratio) -> Self::Value;
     /// A function of one number: `Exp`, `Square`, `Sqrt`, `Log`, `Erf`, `Reciprocal`, `Guard`, `GeluFactor`.
     fn unary(&mut self, op: &Op, x: Self::Value) -> Self::Value;
-    /// `c x` with the constant `c` of a ratio.
-    fn scale(&mut self, x: Self::Value, ratio: Ratio, c: Self::Value) -> Self::Value;
-    /// A function of two numbers: `Add`, `Sub`, `Mul`, `Mask`.
+    /// A function of two numbers: `Add`, `Sub`, `Mul`, `Mask`, and `Scale` by the constant that is the second.
     fn binary(&mut self, op: &Op, a: Self::Value, b: Self::Value) -> Self::Value;
     /// Adds the products of a row with a factor to sums.
     fn add_products(&mut self, sums: &mut [Self::Value], factor: Self::Value, row: &[Self::Value]) {
@@ -44,12 +52,6 @@ pub trait Domain {
     }
     /// The largest of some; minus infinity of none.
     fn largest(&mut self, items: &[Self::Value]) -> Self::Value;
-    /// The next operations are those at this place.
-    fn enter(&mut self, _place: usize) {}
-    /// What a place gave.
-    fn finish(&mut self, _place: usize, _values: &[Self::Value]) {}
-    /// Why there is no value, once.
-    fn stopped(&mut self) -> Option<Stop>;
 }
 
 const ZERO: Ratio = Ratio { num: 0, den: 1 };
@@ -216,7 +218,7 @@ fn apply<D: Domain>(
         }
         Op::Scale(ratio) => {
             let c = domain.constant(*ratio);
-            data.extend(own(0).iter().map(|&x| domain.scale(x, *ratio, c)));
+            data.extend(own(0).iter().map(|&x| domain.binary(op, x, c)));
         }
         Op::Offset(ratio) => {
             let c = domain.constant(*ratio);
@@ -257,7 +259,7 @@ fn apply<D: Domain>(
             let rows = elems(&shape).unwrap_or(0);
             for row in 0..rows {
                 let sum = sum(domain, &own(0)[row * extent..(row + 1) * extent]);
-                data.push(domain.scale(sum, ratio, c));
+                data.push(domain.binary(&Op::Scale(ratio), sum, c));
             }
         }
         Op::Transpose(order) => {
@@ -287,7 +289,7 @@ fn apply<D: Domain>(
             each_index(&shape, |index| {
                 let (here, other) = (at(index, &steps), group * steps[*dim]);
                 data.push(match index[*dim] / group % 2 {
-                    0 => domain.scale(own(0)[here + other], minus, c),
+                    0 => domain.binary(&Op::Scale(minus), own(0)[here + other], c),
                     _ => own(0)[here - other],
                 });
             });
@@ -413,6 +415,9 @@ fn kernel<D: Domain>(
     Ok(results)
 }
 
+/// Tiles that have a value.
+type Tiles<V> = [Option<Array<V>>];
+
 /// One block of a kernel.
 struct Run<'a, V> {
     program: &'a Program,
@@ -458,7 +463,7 @@ impl<V: Copy> Run<'_, V> {
         domain: &mut D,
         at: usize,
         iteration: usize,
-        (tiles, before): (&[Option<Array<V>>], &[Option<Array<V>>]),
+        (tiles, before): (&Tiles<V>, &Tiles<V>),
         last: Option<&Array<V>>,
     ) -> Result<Array<V>, Stop> {
         let missing = || Stop::Unsupported(format!("s{at} reads a tile without a value"));
@@ -488,7 +493,7 @@ impl<V: Copy> Run<'_, V> {
                     let exponent = apply(domain, &Op::Scale(*degree), &[Operand::Dense(&change)])?;
                     let factor = apply(domain, &Op::Exp, &[Operand::Dense(&exponent)])?;
                     let scaled = apply(domain, &Op::Mul, &[Operand::Dense(last), Operand::Dense(&factor)])?;
-                    if &scaled.shape != get(*tile)?.shape() {
+                    if scaled.shape != get(*tile)?.shape() {
                         return Err(Stop::Unsupported(format!(
                             "s{at} has another shape in iteration {iteration}"
                         )));

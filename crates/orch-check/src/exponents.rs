@@ -172,9 +172,7 @@ pub fn hashed(program: &Program, atoms: &Atoms) -> Vec<At> {
     for (node, tile) in program.all() {
         match (program.op_at(node, tile), &program.nodes[node], tile) {
             (Some((Op::Exp, _)), ..) if facts[program.place(node, tile)].needs_q => found.push((node, tile)),
-            (Some((op, args)), ..)
-                if matches!(op, Op::Sqrt | Op::Log | Op::Erf | Op::Max | Op::Largest { .. } | Op::Relu) =>
-            {
+            (Some((Op::Sqrt | Op::Log | Op::Erf | Op::Max | Op::Largest { .. } | Op::Relu, args)), ..) => {
                 found.extend(args.iter().map(|&arg| operand(node, tile, arg)));
             }
             (None, Node::Block(block), Some(at)) => match block.tiles[at] {

@@ -127,7 +127,7 @@ pub fn primes(key: Key) -> (u64, u64) {
 /// Miller and Rabin's test with the bases that decide it below 2^64.
 fn is_prime(n: u64) -> bool {
     const BASES: [u64; 12] = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37];
-    if let Some(divisor) = BASES.iter().find(|&&base| n % base == 0) {
+    if let Some(divisor) = BASES.iter().find(|&&base| n.is_multiple_of(base)) {
         return n == *divisor;
     }
     let field = Field::new(n);

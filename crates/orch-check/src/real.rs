@@ -1,6 +1,6 @@
 //! Two further kinds of values: signs, and floating-point numbers.
 
-use crate::eval::{Domain, Stop};
+use crate::eval::{Domain, Places, Stop};
 use crate::field::Key;
 use crate::op::{Op, Ratio};
 
@@ -49,9 +49,19 @@ fn product(a: Sign, b: Sign) -> Sign {
     }
 }
 
-impl Domain for Signs {
+impl Places for Signs {
     type Value = Sign;
 
+    fn finish(&mut self, place: usize, values: &[Sign]) {
+        self.at[place] = values.iter().fold(self.at[place], |all, x| all | x);
+    }
+
+    fn stopped(&mut self) -> Option<Stop> {
+        None
+    }
+}
+
+impl Domain for Signs {
     fn input(&mut self, _place: usize, is_mask: bool, _at: usize) -> Sign {
         if is_mask { ZERO | POSITIVE } else { FINITE }
     }
@@ -77,10 +87,6 @@ impl Domain for Signs {
         }
     }
 
-    fn scale(&mut self, x: Sign, _ratio: Ratio, c: Sign) -> Sign {
-        combined(x, c, product) | if c == POSITIVE { x & INFINITE } else { 0 }
-    }
-
     fn binary(&mut self, op: &Op, a: Sign, b: Sign) -> Sign {
         let sum = |a: Sign, b: Sign| match (a, b) {
             (ZERO, sign) | (sign, ZERO) => sign,
@@ -91,6 +97,7 @@ impl Domain for Signs {
             Op::Add => combined(a, b, sum) | (a | b) & INFINITE,
             Op::Sub => combined(a, combined(b, NEGATIVE, product), sum) | a & INFINITE,
             Op::Mul => combined(a, b, product),
+            Op::Scale(_) => combined(a, b, product) | if b == POSITIVE { a & INFINITE } else { 0 },
             _ => {
                 let masked = if b & ZERO != 0 { INFINITE } else { 0 };
                 if b & (NEGATIVE | POSITIVE) != 0 { a | masked } else { masked }
@@ -112,14 +119,6 @@ impl Domain for Signs {
             .filter(|&sign| order(sign) >= order(least))
             .fold(0, |set, sign| set | all & sign)
     }
-
-    fn finish(&mut self, place: usize, values: &[Sign]) {
-        self.at[place] = values.iter().fold(self.at[place], |all, x| all | x);
-    }
-
-    fn stopped(&mut self) -> Option<Stop> {
-        None
-    }
 }
 
 /// Computes with floating-point numbers at random inputs: shows that programs differ, never that they agree.
@@ -130,9 +129,15 @@ pub struct Floats<'a> {
     pub inputs: &'a [u64],
 }
 
-impl Domain for Floats<'_> {
+impl Places for Floats<'_> {
     type Value = f64;
 
+    fn stopped(&mut self) -> Option<Stop> {
+        None
+    }
+}
+
+impl Domain for Floats<'_> {
     fn input(&mut self, place: usize, is_mask: bool, at: usize) -> f64 {
         let number = self.inputs[place];
         let bits = self.key.pair(at as u64, number).0;
@@ -157,15 +162,11 @@ impl Domain for Floats<'_> {
         }
     }
 
-    fn scale(&mut self, x: f64, _ratio: Ratio, c: f64) -> f64 {
-        x * c
-    }
-
     fn binary(&mut self, op: &Op, a: f64, b: f64) -> f64 {
         match op {
             Op::Add => a + b,
             Op::Sub => a - b,
-            Op::Mul => a * b,
+            Op::Mul | Op::Scale(_) => a * b,
             _ if b == 0.0 => f64::NEG_INFINITY,
             _ => a,
         }
@@ -173,10 +174,6 @@ impl Domain for Floats<'_> {
 
     fn largest(&mut self, items: &[f64]) -> f64 {
         items.iter().copied().fold(f64::NEG_INFINITY, f64::max)
-    }
-
-    fn stopped(&mut self) -> Option<Stop> {
-        None
     }
 }
 

@@ -4,7 +4,7 @@
 //! set of several numbers (whatever the order in which they are compared), and the exponent that an exponential would be.
 //! A masked element is a number with a weight, zero for minus infinity; its exponential is the weight times the power.
 
-use crate::eval::{Domain, Stop};
+use crate::eval::{Domain, Places, Stop};
 use crate::field::{Field, Key, primes};
 use crate::op::{Op, Ratio};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -178,7 +178,7 @@ impl<'a> Residues<'a> {
             self.made[slot] = (pair, self.round.inputs.pair(pair.0, pair.1));
         }
         let (even, odd) = self.made[slot].1;
-        if at % 2 == 0 { even } else { odd }
+        if at.is_multiple_of(2) { even } else { odd }
     }
 
     fn masked(&mut self, x: Residue) -> bool {
@@ -209,9 +209,36 @@ pub fn canonical(field: Field, x: u64) -> u64 {
     x.min(field.sub(0, x))
 }
 
-impl Domain for Residues<'_> {
+impl Places for Residues<'_> {
     type Value = Residue;
 
+    fn enter(&mut self, place: usize) {
+        (self.now, self.place) = (self.facts[place], place);
+        self.entered += 1;
+        if self.entered % 16 == 1 && Instant::now() > self.round.deadline {
+            self.stop = Some(Stop::Unsupported("more than the time that there is".into()));
+        }
+    }
+
+    fn finish(&mut self, place: usize, values: &[Residue]) {
+        let Facts { listed, .. } = self.facts[place];
+        let finite = values.iter().filter(|x| x.weight != 0);
+        if listed[..DIVISORS].contains(&true) {
+            self.exponents.entry(place).or_default().extend(finite.clone().map(|x| x.q));
+        }
+        for list in (DIVISORS..LISTS).filter(|&list| listed[list]) {
+            let field = self.round.p;
+            let value = |x: &Residue| if list == DIVISORS { canonical(field, x.p) } else { x.p };
+            self.lists[list].extend(finite.clone().map(value));
+        }
+    }
+
+    fn stopped(&mut self) -> Option<Stop> {
+        self.stop.take()
+    }
+}
+
+impl Domain for Residues<'_> {
     #[inline(always)]
     fn input(&mut self, place: usize, is_mask: bool, at: usize) -> Residue {
         let _ = is_mask; // A mask is any number, so that what is shown holds for zeros and ones.
@@ -260,13 +287,6 @@ impl Domain for Residues<'_> {
         }
     }
 
-    fn scale(&mut self, x: Residue, ratio: Ratio, c: Residue) -> Residue {
-        if ratio.num <= 0 && self.masked(x) {
-            return x;
-        }
-        Residue { p: self.round.p.mul(x.p, c.p), q: self.round.q.mul(x.q, c.q), weight: x.weight }
-    }
-
     fn binary(&mut self, op: &Op, a: Residue, b: Residue) -> Residue {
         let Round { p, q, .. } = *self.round;
         let Facts { needs_p, needs_q, .. } = self.now;
@@ -281,6 +301,9 @@ impl Domain for Residues<'_> {
                 q: if needs_q { q.mul(a.q, b.q) } else { 0 },
                 weight: p.one,
             },
+            // A factor that is not positive would make another infinity of minus infinity.
+            Op::Scale(ratio) if ratio.num <= 0 && self.masked(a) => a,
+            Op::Scale(_) => Residue { p: p.mul(a.p, b.p), q: q.mul(a.q, b.q), weight: a.weight },
             _ if self.masked(b) => b,
             Op::Sub => Residue { p: p.sub(a.p, b.p), q: q.sub(a.q, b.q), weight: a.weight },
             Op::Mask => Residue { weight: p.mul(a.weight, b.p), ..a },
@@ -344,30 +367,5 @@ impl Domain for Residues<'_> {
                 symbol
             }
         }
-    }
-
-    fn enter(&mut self, place: usize) {
-        (self.now, self.place) = (self.facts[place], place);
-        self.entered += 1;
-        if self.entered % 16 == 1 && Instant::now() > self.round.deadline {
-            self.stop = Some(Stop::Unsupported("more than the time that there is".into()));
-        }
-    }
-
-    fn finish(&mut self, place: usize, values: &[Residue]) {
-        let Facts { listed, .. } = self.facts[place];
-        let finite = values.iter().filter(|x| x.weight != 0);
-        if listed[..DIVISORS].contains(&true) {
-            self.exponents.entry(place).or_default().extend(finite.clone().map(|x| x.q));
-        }
-        for list in (DIVISORS..LISTS).filter(|&list| listed[list]) {
-            let field = self.round.p;
-            let value = |x: &Residue| if list == DIVISORS { canonical(field, x.p) } else { x.p };
-            self.lists[list].extend(finite.clone().map(value));
-        }
-    }
-
-    fn stopped(&mut self) -> Option<Stop> {
-        self.stop.take()
     }
 }
