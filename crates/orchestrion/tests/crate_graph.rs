@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Processing order, as in `ARCHITECTURE.md`: a crate may depend on crates before it.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 21] = [
     "orch-files",
     "orch-ir",
     "orch-interp",
@@ -18,6 +18,7 @@ const ORDER: [&str; 20] = [
     "orch-thread",
     "orch-template",
     "orch-mugraph",
+    "orch-check",
     "orch-codegen",
     "orch-plan",
     "orch-runtime",

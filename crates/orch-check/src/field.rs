@@ -1,0 +1,176 @@
+//! Arithmetic modulo random primes, and keyed pseudo-random numbers.
+
+/// Numbers modulo an odd prime below 2^63, as `x 2^64` (Montgomery's form).
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// The prime.
+    pub prime: u64,
+    /// `-1 / prime` modulo 2^64.
+    negative_inverse: u64,
+    /// `2^128` modulo the prime.
+    square: u64,
+    /// One.
+    pub one: u64,
+}
+
+impl Field {
+    /// Numbers modulo an odd prime below 2^63.
+    pub fn new(prime: u64) -> Field {
+        let mut inverse = prime; // Right modulo 8; each step of Newton doubles the number of right bits.
+        for _ in 0..5 {
+            inverse = inverse.wrapping_mul(2u64.wrapping_sub(prime.wrapping_mul(inverse)));
+        }
+        let one = ((1u128 << 64) % u128::from(prime)) as u64;
+        let square = (u128::from(one) * u128::from(one) % u128::from(prime)) as u64;
+        Field { prime, negative_inverse: inverse.wrapping_neg(), square, one }
+    }
+
+    /// `a b`
+    #[inline]
+    pub fn mul(&self, a: u64, b: u64) -> u64 {
+        let product = u128::from(a) * u128::from(b);
+        let factor = (product as u64).wrapping_mul(self.negative_inverse);
+        let reduced = ((product + u128::from(factor) * u128::from(self.prime)) >> 64) as u64;
+        if reduced >= self.prime { reduced - self.prime } else { reduced }
+    }
+
+    /// `a + b`
+    #[inline]
+    pub fn add(&self, a: u64, b: u64) -> u64 {
+        let sum = a + b;
+        if sum >= self.prime { sum - self.prime } else { sum }
+    }
+
+    /// `a - b`
+    #[inline]
+    pub fn sub(&self, a: u64, b: u64) -> u64 {
+        if a >= b { a - b } else { a + self.prime - b }
+    }
+
+    /// `a` to a power.
+    pub fn pow(&self, a: u64, exponent: u64) -> u64 {
+        let mut result = self.one;
+        for bit in (0..64 - exponent.leading_zeros()).rev() {
+            result = self.mul(result, result);
+            if exponent >> bit & 1 == 1 {
+                result = self.mul(result, a);
+            }
+        }
+        result
+    }
+
+    /// `1 / a`, if `a` is not zero.
+    pub fn inverse(&self, a: u64) -> Option<u64> {
+        (a != 0).then(|| self.pow(a, self.prime - 2))
+    }
+
+    /// An integer in Montgomery's form.
+    pub fn of(&self, x: i64) -> u64 {
+        let magnitude = self.mul(x.unsigned_abs() % self.prime, self.square);
+        if x < 0 { self.sub(0, magnitude) } else { magnitude }
+    }
+
+    /// The integer below the prime that a number in Montgomery's form stands for.
+    pub fn integer(&self, x: u64) -> u64 {
+        self.mul(x, 1)
+    }
+}
+
+/// The key of pseudo-random numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Key(u64, u64);
+
+impl Key {
+    /// The key of a seed.
+    pub fn new(seed: u128) -> Key {
+        Key((seed >> 64) as u64, seed as u64)
+    }
+
+    /// Two numbers for a pair of numbers: Threefry-2x64 with 13 rounds (Salmon et al., SC'11).
+    #[inline(always)]
+    pub fn pair(self, a: u64, b: u64) -> (u64, u64) {
+        let Key(k, l) = self;
+        let keys = [k, l, k ^ l ^ 0x1bd1_1bda_a9fc_1a22];
+        let (mut a, mut b) = (a.wrapping_add(k), b.wrapping_add(l));
+        for (number, rotations) in [(1, [16, 42, 12, 31]), (2, [16, 32, 24, 21]), (3, [16, 42, 12, 31])] {
+            for rotation in rotations {
+                a = a.wrapping_add(b);
+                b = b.rotate_left(rotation) ^ a;
+            }
+            a = a.wrapping_add(keys[number % 3]);
+            b = b.wrapping_add(keys[(number + 1) % 3]).wrapping_add(number as u64);
+        }
+        a = a.wrapping_add(b);
+        b = b.rotate_left(16) ^ a;
+        (a, b)
+    }
+
+    /// A key for one purpose.
+    pub fn derived(self, purpose: u64) -> Key {
+        let (a, b) = self.pair(purpose, u64::MAX);
+        Key(a, b)
+    }
+}
+
+/// Both primes of a round: `p = 2 q + 1` with `q` between 2^61 and 2^62, chosen by a key among all such pairs alike.
+pub fn primes(key: Key) -> (u64, u64) {
+    let mut trial = 0;
+    loop {
+        let q = (key.pair(trial, 0).0 >> 3) | 1 << 61 | 1;
+        if is_prime(q) && is_prime(2 * q + 1) {
+            return (2 * q + 1, q);
+        }
+        trial += 1;
+    }
+}
+
+/// Miller and Rabin's test with the bases that decide it below 2^64.
+fn is_prime(n: u64) -> bool {
+    const BASES: [u64; 12] = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37];
+    if let Some(divisor) = BASES.iter().find(|&&base| n.is_multiple_of(base)) {
+        return n == *divisor;
+    }
+    let field = Field::new(n);
+    let minus_one = field.sub(0, field.one);
+    let twos = (n - 1).trailing_zeros();
+    n > 1
+        && BASES.iter().all(|&base| {
+            let mut power = field.pow(field.of(base as i64), (n - 1) >> twos);
+            (0..twos).any(|step| {
+                let passes = power == minus_one || step == 0 && power == field.one;
+                power = field.mul(power, power);
+                passes
+            })
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_threefry() {
+        assert_eq!(Key::new(0).pair(0, 0), (0xf167_b032_c3b4_80bd, 0xe91f_9fee_4b7a_6fb5));
+    }
+
+    #[test]
+    fn primes_are_told_from_composites() {
+        let small: Vec<u64> = (2..50).filter(|&n| is_prime(n)).collect();
+        assert_eq!(small, [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47]);
+        assert!(is_prime(2_305_843_009_213_690_799) && is_prime((1 << 61) - 1));
+        // A strong pseudoprime to the first nine bases, and a product of two large primes.
+        assert!(!is_prime(3_825_123_056_546_413_051) && !is_prime(1_000_000_007 * 998_244_353));
+    }
+
+    #[test]
+    fn a_field_computes() {
+        let (p, q) = primes(Key::new(1));
+        assert!(p == 2 * q + 1 && p >> 62 == 1 && primes(Key::new(2)).0 != p);
+        let field = Field::new(p);
+        let (a, b) = (field.of(-3), field.of(7));
+        assert_eq!(field.integer(field.mul(a, b)), p - 21);
+        assert_eq!(field.integer(field.sub(field.add(a, b), field.one)), 3);
+        assert_eq!(field.mul(a, field.inverse(a).unwrap()), field.one);
+        assert_eq!((field.inverse(0), field.pow(b, p - 1)), (None, field.one));
+    }
+}

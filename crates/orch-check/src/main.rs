@@ -1,0 +1,117 @@
+//! `orchestrion-check FILE [--seed N] [--json]`: whether the candidate of a proof computes its program.
+
+use orch_check::{MAX_TIME, Program, Verdict, check, parse};
+use std::hash::{BuildHasher, RandomState};
+use std::process::ExitCode;
+
+/// The longest file, in bytes.
+const MAX_BYTES: u64 = 8 << 20;
+const USAGE: &str = "usage: orchestrion-check FILE [--seed N] [--json]";
+
+fn main() -> ExitCode {
+    let answer = arguments().and_then(|arguments| run(&arguments));
+    answer.unwrap_or_else(|problem| {
+        eprintln!("error: {problem}");
+        ExitCode::from(3)
+    })
+}
+
+struct Arguments {
+    file: String,
+    seed: u128,
+    json: bool,
+}
+
+fn arguments() -> Result<Arguments, String> {
+    let (mut file, mut seed, mut json) = (None, None, false);
+    let mut given = std::env::args().skip(1);
+    while let Some(argument) = given.next() {
+        match argument.as_str() {
+            "--json" => json = true,
+            "--seed" => {
+                let number = given.next().and_then(|number| number.parse().ok());
+                seed = Some(number.ok_or("--seed takes a number below 2^128")?);
+            }
+            _ if argument.starts_with('-') || file.is_some() => return Err(USAGE.into()),
+            _ => file = Some(argument),
+        }
+    }
+    // The keys of the standard library's hash tables are from the operating system.
+    let random = |number: u64| u128::from(RandomState::new().hash_one(number));
+    let seed = seed.unwrap_or_else(|| random(0) << 64 | random(1));
+    Ok(Arguments { file: file.ok_or(USAGE)?, seed, json })
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode, String> {
+    let Arguments { file, seed, json } = arguments;
+    let failed = |error: std::io::Error| format!("{file}: {error}");
+    if std::fs::metadata(file).map_err(failed)?.len() > MAX_BYTES {
+        return Err(format!("{file}: more than {MAX_BYTES} bytes"));
+    }
+    let text = std::fs::read_to_string(file).map_err(failed)?;
+    let [program, candidate] = programs(&text).map_err(|problem| format!("{file}: {problem}"))?;
+    let verdict = check(&program, &candidate, *seed, MAX_TIME);
+    let (name, code) = match verdict {
+        Verdict::Proved(_) => ("proved", 0),
+        Verdict::Refuted(_) => ("refuted", 1),
+        Verdict::CannotSay(_) => ("cannot say", 2),
+    };
+    if *json {
+        let details = match &verdict {
+            Verdict::Proved(proof) => serde_json::json!({
+                "log2_bound": proof.log2_bound, "exponents": proof.exponents, "cut": proof.cut,
+                "rounds": proof.rounds.iter().map(|(p, q)| serde_json::json!({"p": p, "q": q})).collect::<Vec<_>>(),
+            }),
+            Verdict::Refuted(witness) => serde_json::json!({
+                "output": witness.output, "element": witness.element, "shape": witness.shape,
+                "expected": witness.expected, "given": witness.given,
+            }),
+            Verdict::CannotSay(reason) => serde_json::json!({ "reason": reason }),
+        };
+        println!(
+            "{:#}",
+            serde_json::json!({ "verdict": name, "seed": seed.to_string(), "details": details })
+        );
+    } else {
+        println!("{name}");
+        match &verdict {
+            Verdict::Proved(proof) => {
+                println!(
+                    "programs that differ are called equal with a chance of at most 2^{:.0}",
+                    proof.log2_bound
+                );
+                for (p, q) in &proof.rounds {
+                    println!("round: p = {p}, q = {q}");
+                }
+                for (from, to) in &proof.cut {
+                    println!("an index of {from} that is treated alike was cut to {to}");
+                }
+                println!("independent exponents per output element: {}", proof.exponents);
+            }
+            Verdict::Refuted(witness) => println!(
+                "output {} differs at {:?} of {:?}: {} in the program, {} in the candidate",
+                witness.output, witness.element, witness.shape, witness.expected, witness.given
+            ),
+            Verdict::CannotSay(reason) => println!("{reason}"),
+        }
+        println!("seed: {seed}");
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// The program and the candidate of a certificate (JSON), or of a text with one after the other.
+fn programs(text: &str) -> Result<[Program; 2], String> {
+    let programs = if text.trim_start().starts_with('{') {
+        let certificate: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let read = |field: &str| {
+            let text = certificate[field].as_str().ok_or(format!("no field {field}"))?;
+            parse(text).map_err(|problem| format!("{field}: {problem}"))
+        };
+        let (program, candidate) = (read("program")?, read("candidate")?);
+        if program.len() != 1 { program } else { [program, candidate].concat() }
+    } else {
+        parse(text)?
+    };
+    let count = programs.len();
+    programs.try_into().map_err(|_| format!("{count} programs, expected a program and a candidate"))
+}

@@ -1,0 +1,138 @@
+//! Texts that are made to harm.
+
+mod common;
+
+use common::{PLENTY, decide, is_proved, text};
+use orch_check::{Verdict, check, parse};
+use std::time::Instant;
+
+#[test]
+fn what_is_no_program_is_refused_with_its_line() {
+    let huge = usize::MAX / 2;
+    for (statements, problem) in [
+        ("t0 = input \"x\" [2]; t2 = exp t0; output \"o\" t2", "defines t2, expected t1"),
+        ("t0 = exp t0; output \"o\" t0", "t0 is not defined before"),
+        ("t0 = input \"x\" [2]; t1 = sum(1) t0; output \"o\" t1", "does not suit"),
+        ("t0 = input \"x\" [2]; t1 = sum(0, 0) t0; output \"o\" t1", "does not suit"),
+        ("t0 = input \"x\" [2]; t1 = frob t0; output \"o\" t1", "no operator frob"),
+        ("t0 = input \"x\" [2]", "no output"),
+        ("t0 = input \"x\" [99999999999999999999]; output \"o\" t0", "expected a number"),
+        ("t0 = input \"x\" [2]; t1 = scale(1/0) t0; output \"o\" t1", "no operator scale(1/0)"),
+        (
+            "t0 = input \"x\" [1]; t1 = repeat(0, 99999999999) t0; t2 = repeat(0, 99999999999) t1; output \"o\" t2",
+            "does not suit",
+        ),
+        ("t0 = input \"x\" [2]; t1 = input \"x\" [2]; output \"o\" t1", "a second input x"),
+        ("t0 = input \"x\" [2]; output \"o\" t0; output \"o\" t0", "a second output o"),
+        (
+            "t0 = input \"x\" [2]; t1 = block [0] loop 1 {; s0 = load t0 [0] -; store s0 [0]; }; output \"o\" t1",
+            "a grid of [0]",
+        ),
+        (
+            "t0 = input \"x\" [2]; t1 = block [2097152] loop 1 {; s0 = load t0 [0] -; store s0 [0]; }; output \"o\" t1",
+            "a grid of",
+        ),
+        (
+            "t0 = input \"x\" [2]; t1 = block [2] loop 0 {; s0 = load t0 [0] -; store s0 [0]; }; output \"o\" t1",
+            "a grid of",
+        ),
+        (
+            "t0 = input \"x\" [2]; t1 = block [2] loop 1 {; s0 = load t0 [0] -; s1 = exp s2; store s0 [0]; }; output \"o\" t1",
+            "s2 is not defined before",
+        ),
+        (
+            "t0 = input \"x\" [2]; t1 = block [2] loop 2 {; s0 = load t0 [-] 0; store s0 [0]; }; output \"o\" t1",
+            "is stored by",
+        ),
+        (
+            "t0 = input \"x\" [2]; t1 = block [2] loop 1 {; s0 = load t0 [0] -; store s0 [-]; }; output \"o\" t1",
+            "is stored by",
+        ),
+        (
+            "t0 = input \"x\" [2, 2]; t1 = block [2, 2] loop 1 {; s0 = load t0 [0, 0] -; store s0 [0, 1]; }; output \"o\" t1",
+            "may not stand in a block",
+        ),
+        (
+            "t0 = input \"x\" [2]; t1 = block [2] loop 1 {; s0 = load t0 [1] -; store s0 [0]; }; output \"o\" t1",
+            "may not stand in a block",
+        ),
+        (
+            "t0 = input \"x\" [2]; t1 = block [2] loop 2 {; s0 = load t0 [-] 0; s1 = accumulate sum s0; s2 = add s0, s1; store s2 [0]; }; output \"o\" t1",
+            "mixes values",
+        ),
+    ] {
+        let error = parse(&text(statements)).unwrap_err();
+        assert!(error.contains(problem) && error.starts_with("line "), "{statements}: {error}");
+    }
+    let long = text(&format!(
+        "t0 = input \"x\" [{huge}]; t1 = block [7] loop 1 {{; s0 = load t0 [0] -; s1 = repeat(0, 3) s0; store s1 [0]; }}; output \"o\" t1"
+    ));
+    assert!(parse(&long).unwrap_err().contains("too long"));
+    let whole = text(
+        "t0 = input \"x\" [2, 3]; t1 = block [2] loop 1 {; s0 = load t0 [0] -; store s0 [0]; }; output \"o\" t1",
+    );
+    for end in 1..whole.len() - 2 {
+        assert!(parse(&whole[..end]).is_err(), "{}", &whole[..end]);
+    }
+    assert!(parse(&"#".repeat(2 << 20)).is_err());
+}
+
+/// Work and memory are counted before anything is done.
+#[test]
+fn what_is_too_large_is_not_tried() {
+    for statements in [
+        "t0 = input \"x\" [300000, 300000]; t1 = matmul t0, t0; output \"o\" t1",
+        "t0 = input \"x\" [3000000, 3000000]; t1 = transpose(1, 0) t0; t2 = add t0, t1; output \"o\" t2",
+        "t0 = input \"x\" [1]; t1 = repeat(0, 4000000000) t0; t2 = repeat(0, 4000000000) t1; output \"o\" t2",
+        "t0 = input \"x\" [4000000000]; t1 = reshape(4000000000, 1) t0; t2 = reshape(1, 4000000000) t0; t3 = add t1, t2; output \"o\" t3",
+        "t0 = input \"x\" [100, 100]; t1 = block [1000, 1000] loop 60000 {; s0 = load t0 [0, 1] -; s1 = accumulate sum s0; store s1 [0, 1]; }; t2 = sum(0) t1; t3 = sum(1) t2; output \"o\" t3",
+    ] {
+        let start = Instant::now();
+        let verdict = decide(&text(statements), &text(statements), 1);
+        assert!(
+            matches!(&verdict, Verdict::CannotSay(reason) if reason.contains("at most")),
+            "{statements}: {verdict:?}"
+        );
+        assert!(start.elapsed().as_secs() < 60);
+    }
+}
+
+/// Sums of itself, whose terms double with each line; products of itself, whose degree does.
+#[test]
+fn nests_are_not_unfolded() {
+    for (op, last) in [("add", "exp"), ("mul", "scale(1)"), ("div", "exp"), ("mul", "sqrt"), ("max", "exp")] {
+        let lines: String = (1..1500).map(|at| format!("t{at} = {op} t{}, t{};", at - 1, at - 1)).collect();
+        let nest = text(&format!("t0 = input \"x\" [2]; {lines} t1500 = {last} t1499; output \"o\" t1500"));
+        let verdict = decide(&nest, &nest, 1);
+        // A sum is one value; the maximum of a value and itself is that value; a degree of 2^1500 is too large.
+        assert_eq!(is_proved(&verdict), op == "add" || op == "max", "{op}: {verdict:?}");
+    }
+}
+
+#[test]
+fn other_inputs_and_outputs_are_told() {
+    let program = text("t0 = input \"x\" [2, 3]; t1 = exp t0; output \"o\" t1");
+    for (candidate, problem) in [
+        ("t0 = input \"y\" [2, 3]; t1 = exp t0; output \"o\" t1", "other inputs"),
+        ("t0 = input \"x\" [3, 2]; t1 = exp t0; output \"o\" t1", "other inputs"),
+        ("t0 = mask \"x\" [2, 3]; t1 = exp t0; output \"o\" t1", "other inputs"),
+        ("t0 = input \"x\" [2, 3]; t1 = exp t0; output \"p\" t1", "no output o"),
+        ("t0 = input \"x\" [2, 3]; t1 = transpose(1, 0) t0; output \"o\" t1", "no output o"),
+        ("t0 = input \"x\" [2, 3]; t1 = exp t0; output \"o\" t1; output \"p\" t0", "further outputs"),
+    ] {
+        let verdict = decide(&program, &text(candidate), 1);
+        assert!(
+            matches!(&verdict, Verdict::CannotSay(reason) if reason.contains(problem)),
+            "{candidate}: {verdict:?}"
+        );
+    }
+}
+
+#[test]
+fn time_is_bounded() {
+    let program = text("t0 = input \"x\" [64, 64]; t1 = matmul t0, t0; output \"o\" t1");
+    let program = &common::programs(&program)[0];
+    let verdict = check(program, program, 1, std::time::Duration::ZERO);
+    assert!(matches!(&verdict, Verdict::CannotSay(reason) if reason.contains("time")), "{verdict:?}");
+    assert!(is_proved(&check(program, program, 1, PLENTY)));
+}
