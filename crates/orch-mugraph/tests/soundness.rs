@@ -388,3 +388,23 @@ fn cases_of_relu_and_programs_with_maxima_are_proved() {
     proved("two outputs", &outputs("t1", "t2"), &outputs("t1", "t2"));
     refused("two outputs exchanged", &outputs("t1", "t2"), &outputs("t2", "t1"));
 }
+
+#[test]
+fn exponentials_of_other_elements_are_not_taken() {
+    // A row that is multiplied and divided by an exponential of another row: their independence is checked by row only.
+    let head = " t0 = input \"q\" [6, 4]\n t1 = input \"k\" [4, 6]\n t2 = causal(0, 6, 6)\n t3 = matmul t0, t1\n \
+                t4 = mask t3, t2\n t5 = exp t4\n t6 = sum(1) t5\n t7 = div t5, t6\n";
+    let program = format!("{head} output \"o\" t7\n");
+    proved("causal", &program, &program);
+    let other =
+        format!("{head} t8 = slice(0, 5, 1) t6\n t9 = mul t7, t8\n t10 = div t9, t8\n output \"o\" t10\n");
+    let same = proof(&program, &other);
+    assert!(same.is_ok(), "what cancels is not depended on: {same:?}");
+    let shifted = format!("{head} t8 = slice(0, 5, 1) t6\n t9 = mul t7, t8\n output \"o\" t9\n");
+    refused("other rows", &program, &shifted);
+    // Two outputs whose exponentials are powers of each other.
+    let two = " t0 = input \"x\" [4, 8]\n t1 = scale(1000003) t0\n t2 = exp t0\n t3 = exp t1\n \
+               output \"a\" t2\n output \"b\" t3\n";
+    let message = proof(two, two).expect_err("exponents that depend on each other").to_string();
+    assert!(message.contains("not jointly uniform"), "{message}");
+}

@@ -265,6 +265,9 @@ impl Tested<'_> {
             return Err(Rejection::Unproved(problem));
         }
         pair.check_defined(&base, &inputs, &given.notes)?;
+        if rank.exponentials > 0 && rank.elements[1] > self.single.outputs().len() {
+            pair.check_reads(&base, &mut stream, (&inputs, &given.outputs))?;
+        }
         let factors = |notes: &Notes| notes.powers.saturating_mul(notes.denominator);
         let factors = factors(&own.notes).max(factors(&given.notes));
         let (p, q) = (base.p().prime, base.q().prime);
@@ -402,6 +405,37 @@ impl<'a> Pair<'a> {
             Some(place) => unknown(*place),
             None => Ok(()),
         }
+    }
+
+    /// Checks that elements of the candidate's outputs depend on no input element that those of the program do not depend
+    /// on: so their exponentials are among those whose independence is checked. All other input elements are drawn again.
+    fn check_reads(
+        &self,
+        base: &TestBase,
+        stream: &mut Stream,
+        (inputs, given): (&[Residues], &[Residues]),
+    ) -> Result<(), Rejection> {
+        for elements in rank::looked_at(self.program) {
+            let read = rank::read(self.program, &elements);
+            let mut others = self.sample(base, stream);
+            for (((id, _, _), own), other) in self.program.inputs().zip(inputs).zip(&mut others) {
+                let Some(marks) = &read[id.index()] else { continue };
+                other.keep(own, marks);
+            }
+            let mut domain = base.domain(&self.facts[1]);
+            let again = outputs(&mut domain, self.candidate, &others);
+            let again = again.map_err(|e| Rejection::Unproved(e.to_string()))?;
+            let value = |of: &Residues, at: usize| of.p.as_ref().map(|p| p.data[at]);
+            let positions = self.program.outputs().iter().enumerate();
+            for (number, (_, id)) in positions {
+                let Some((_, at)) = elements.iter().find(|(output, _)| output == id) else { continue };
+                if value(&again[number], *at) != value(&given[number], *at) {
+                    let problem = format!("output {number} depends on other inputs at element {at}");
+                    return Err(Rejection::Unproved(problem));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Random inputs.

@@ -31,8 +31,16 @@ pub struct RankCheck {
     pub elements: [usize; 2],
 }
 
-/// Elements of an output that are looked at.
-const ELEMENTS: usize = 4;
+/// Elements of outputs that are looked at: the first of all outputs, those in the middle, and the last; each once.
+pub(super) fn looked_at(program: &MuGraph) -> Vec<Vec<(TensorId, usize)>> {
+    let count = |id: TensorId| crate::op::elems(program.shape(id));
+    let outputs = || program.outputs().iter().map(|(_, id)| *id).filter(|id| count(*id) > 0);
+    let places: [fn(usize) -> usize; 3] = [|_| 0, |count| count / 2, |count| count - 1];
+    let mut all: Vec<Vec<_>> =
+        places.iter().map(|place| outputs().map(|id| (id, place(count(id)))).collect()).collect();
+    all.dedup();
+    all
+}
 
 /// Checks that the exponentials are jointly uniform. `splits`: exponents are taken apart into what they are sums of.
 ///
@@ -52,24 +60,17 @@ pub(super) fn check_rank(
     let inputs = sample(program, &vec![(true, true); program.inputs().count()], base, stream);
     let usual = probe.exponents(&inputs)?;
     let mut names = BTreeSet::new();
-    for (name, id) in program.outputs() {
-        let count = crate::op::elems(program.shape(*id));
-        let looked_at: BTreeSet<usize> = match count {
-            0 => BTreeSet::new(),
-            few if few <= ELEMENTS => (0..few).collect(),
-            _ => [0, count - 1, count / 2, stream.below(count as u64) as usize].into(),
-        };
-        check.elements[0] += looked_at.len();
-        check.elements[1] += count;
-        for element in looked_at {
-            let groups = probe.groups(&usual, (*id, element));
-            let exponentials = groups.iter().map(|group| group.atoms.len()).sum();
-            check.exponentials = check.exponentials.max(exponentials);
-            let pivots = probe.pivots(&inputs, &usual, &groups, stream)?.ok_or_else(|| {
-                EvalError::Unsupported(format!("exponents that output {name} reads are not jointly uniform"))
-            })?;
-            names.extend(pivots);
-        }
+    check.elements[1] = program.outputs().iter().map(|(_, id)| crate::op::elems(program.shape(*id))).sum();
+    for elements in looked_at(program) {
+        check.elements[0] += elements.len();
+        // What one output reads may be in a candidate's other output, so that all are independent together.
+        let groups = probe.groups(&usual, &elements);
+        let exponentials = groups.iter().map(|group| group.atoms.len()).sum();
+        check.exponentials = check.exponentials.max(exponentials);
+        let pivots = probe.pivots(&inputs, &usual, &groups, stream)?.ok_or_else(|| {
+            EvalError::Unsupported("exponents that an output element reads are not jointly uniform".into())
+        })?;
+        names.extend(pivots);
     }
     let name = |at: usize| program.inputs().nth(at).map(|(_, name, _)| name.to_owned());
     check.inputs = names.into_iter().filter_map(name).collect();
@@ -124,9 +125,9 @@ impl Probe<'_> {
         Ok(values)
     }
 
-    /// The exponents that an output element reads, each value once.
-    fn groups(&self, usual: &Values, (output, element): (TensorId, usize)) -> Vec<Group> {
-        let read = self.read(output, element);
+    /// The exponents that output elements read, each value once.
+    fn groups(&self, usual: &Values, elements: &[(TensorId, usize)]) -> Vec<Group> {
+        let read = read(self.program, elements);
         let mut seen = BTreeSet::new();
         let mut groups = Vec::new();
         for (&key, (values, is_gelu)) in usual {
@@ -141,29 +142,6 @@ impl Probe<'_> {
             }
         }
         groups
-    }
-
-    /// Which elements of each tensor an output element depends on.
-    fn read(&self, output: TensorId, element: usize) -> Vec<Option<Vec<bool>>> {
-        let mut read: Vec<Option<Vec<bool>>> = vec![None; self.program.shapes().len()];
-        let mut marks = vec![false; crate::op::elems(self.program.shape(output))];
-        marks[element] = true;
-        read[output.index()] = Some(marks);
-        let nodes: Vec<(TensorId, &Node)> = self.program.nodes().collect();
-        for (first, node) in nodes.into_iter().rev() {
-            let (Node::Op { op, args }, Some(marks)) = (node, read[first.index()].clone()) else { continue };
-            for (number, arg) in args.iter().enumerate() {
-                let count = crate::op::elems(self.program.shape(*arg));
-                let slot = read[arg.index()].get_or_insert_with(|| vec![false; count]);
-                let shapes: Vec<&[usize]> = args.iter().map(|arg| self.program.shape(*arg)).collect();
-                for at in (0..marks.len()).filter(|&at| marks[at]) {
-                    for source in sources(op, &shapes, (self.program.shape(first), at), number, usize::MAX) {
-                        slot[source] = true;
-                    }
-                }
-            }
-        }
-        read
     }
 
     /// Inputs' elements that an element of a tensor depends on, one for each way through the program.
@@ -259,6 +237,29 @@ impl Probe<'_> {
             first != 0 && second == q.add(first, first) && q.mul(first, other[at]) == q.mul(third, once[at])
         }))
     }
+}
+
+/// Which elements of each tensor output elements depend on; `None` of tensors of which they depend on none.
+pub(super) fn read(program: &MuGraph, elements: &[(TensorId, usize)]) -> Vec<Option<Vec<bool>>> {
+    let count = |id: TensorId| crate::op::elems(program.shape(id));
+    let mut read: Vec<Option<Vec<bool>>> = vec![None; program.shapes().len()];
+    for &(output, element) in elements {
+        read[output.index()].get_or_insert_with(|| vec![false; count(output)])[element] = true;
+    }
+    let nodes: Vec<(TensorId, &Node)> = program.nodes().collect();
+    for (first, node) in nodes.into_iter().rev() {
+        let (Node::Op { op, args }, Some(marks)) = (node, read[first.index()].clone()) else { continue };
+        let shapes: Vec<&[usize]> = args.iter().map(|arg| program.shape(*arg)).collect();
+        for (number, arg) in args.iter().enumerate() {
+            let slot = read[arg.index()].get_or_insert_with(|| vec![false; count(*arg)]);
+            for at in (0..marks.len()).filter(|&at| marks[at]) {
+                for source in sources(op, &shapes, (program.shape(first), at), number, usize::MAX) {
+                    slot[source] = true;
+                }
+            }
+        }
+    }
+    read
 }
 
 /// Ways from an exponent to inputs that are tried.

@@ -633,6 +633,17 @@ impl Residues {
         Residues { shape: shape.to_vec(), p: None, q: None, weight: None, terms: None }
     }
 
+    /// Takes elements from another value of the same shape.
+    pub(crate) fn keep(&mut self, other: &Residues, which: &[bool]) {
+        for (own, other) in [(&mut self.p, &other.p), (&mut self.q, &other.q)] {
+            let (Some(own), Some(other)) = (own, other) else { continue };
+            let own = Arc::make_mut(own);
+            for at in (0..which.len()).filter(|&at| which[at]) {
+                own.data[at] = other.data[at];
+            }
+        }
+    }
+
     fn part(&self, number: usize) -> &Part {
         [&self.p, &self.q][number]
     }
