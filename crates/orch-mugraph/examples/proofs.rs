@@ -27,8 +27,8 @@ const RUNS: usize = 5;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("# Proofs of equivalence at full size\n");
     println!(
-        "Batch 1, one thread, medians of {RUNS}. A proof is two tests with 61-bit primes, where what every block treats \
-         alike is tested for one block, and the check of its premises; beside it, one such test of all elements. Written \
+        "Batch 1, one thread, medians of {RUNS}. A proof is as many tests with 61-bit primes as its bound takes, \
+         cut along what both programs treat alike; beside it, one comparison of all elements. Written \
          by `crates/orch-mugraph/examples/proofs.rs`.\n\n\
          | program | proof, s | test of all elements, s | chance of an error |\n|---|---|---|---|"
     );

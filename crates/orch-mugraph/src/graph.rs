@@ -301,14 +301,13 @@ impl Node {
 
     /// Its operators: one, or those of its block graph.
     pub fn operators(&self) -> Box<dyn Iterator<Item = &Op> + '_> {
-        let of_tile = |node| match node {
-            &TileNode::Op { ref op, .. } => Some(op),
-            TileNode::Load { .. } | TileNode::Accumulate { .. } | TileNode::RunningMax { .. } => None,
-        };
         match self {
             Node::Input { .. } => Box::new(std::iter::empty()),
             Node::Op { op, .. } => Box::new(std::iter::once(op)),
-            Node::Block(block) => Box::new(block.nodes.iter().filter_map(of_tile)),
+            Node::Block(block) => Box::new(block.nodes.iter().filter_map(|node| match node {
+                TileNode::Op { op, .. } => Some(op),
+                TileNode::Load { .. } | TileNode::Accumulate { .. } | TileNode::RunningMax { .. } => None,
+            })),
         }
     }
 

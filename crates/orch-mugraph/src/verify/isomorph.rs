@@ -22,6 +22,9 @@ type Index = usize;
 /// The index of each dimension of a tensor or tile, if it is a parallel one.
 type Dims = Vec<Option<Index>>;
 
+/// Extents of indices, before and now.
+type Extents = BTreeMap<Index, (usize, usize)>;
+
 /// The least extent of an index: a tile of one element would be repeated to any extent.
 const LEAST: usize = 2;
 
@@ -104,7 +107,7 @@ struct Walk {
     /// Indices of which a block of some kernel has several elements, not all.
     tiled: BTreeSet<Index>,
     /// For each kernel the index that each grid dimension cuts.
-    grids: BTreeMap<TensorId, Vec<Option<Index>>>,
+    grids: BTreeMap<TensorId, Dims>,
     /// The program's masks.
     masks: Vec<(Op, Dims)>,
 }
@@ -309,7 +312,7 @@ impl Walk {
     }
 
     /// Extents of parallel indices, before and now: all different, and different from the extents that stay.
-    fn extents(&self, program: &MuGraph, dims: &[Dims]) -> BTreeMap<Index, (usize, usize)> {
+    fn extents(&self, program: &MuGraph, dims: &[Dims]) -> Extents {
         let mut full = BTreeMap::new();
         let mut taken = BTreeSet::new();
         for (at, dims) in dims.iter().enumerate() {
@@ -336,7 +339,7 @@ impl Walk {
 fn cut_candidate(
     candidate: &MuGraph,
     dims: &[Dims],
-    (grids, extents): (&BTreeMap<TensorId, Vec<Option<Index>>>, &BTreeMap<Index, (usize, usize)>),
+    (grids, extents): (&BTreeMap<TensorId, Dims>, &Extents),
     now: &dyn Fn(&Dims, &[usize]) -> Vec<usize>,
 ) -> Option<MuGraph> {
     let shape = |id: TensorId| now(&dims[id.index()], candidate.shape(id));

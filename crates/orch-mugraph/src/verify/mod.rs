@@ -216,7 +216,7 @@ impl Tested<'_> {
         let (first, rank, powers) = self.test(bits, seed(0), splits)?;
         let log2_chance = log2_error(&degrees[0], &degrees[1], powers, bits);
         let wanted = ((LEAST_BITS + UNION_BITS) / -log2_chance).ceil().max(1.0);
-        if !(wanted <= MOST_TESTS as f64) {
+        if wanted.is_nan() || wanted > MOST_TESTS as f64 {
             let problem = format!(
                 "a test errs with a chance of 2^{log2_chance:.1}, and {MOST_TESTS} are too few for 2^-{LEAST_BITS}"
             );

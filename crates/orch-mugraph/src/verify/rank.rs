@@ -100,6 +100,9 @@ struct Group {
     atoms: Vec<usize>,
 }
 
+/// Elements of inputs: the input's number and the position.
+type Pivots = Vec<(usize, usize)>;
+
 struct Probe<'a> {
     program: &'a MuGraph,
     facts: &'a Table<LaxFacts>,
@@ -170,9 +173,9 @@ impl Probe<'_> {
         groups: &[Group],
         stream: &mut Stream,
     ) -> Result<Option<BTreeSet<usize>>, EvalError> {
-        let mut chosen: Vec<Vec<(usize, usize)>> = Vec::new();
+        let mut chosen: Vec<Pivots> = Vec::new();
         for group in groups {
-            let ways: Vec<Vec<(usize, usize)>> = group
+            let ways: Vec<Pivots> = group
                 .atoms
                 .iter()
                 .map(|&at| {
@@ -204,7 +207,7 @@ impl Probe<'_> {
         &self,
         inputs: &[Residues],
         usual: &Values,
-        (groups, pivots): (&[Group], &[Vec<(usize, usize)>]),
+        (groups, pivots): (&[Group], &[Pivots]),
         stream: &mut Stream,
     ) -> Result<bool, EvalError> {
         let q = self.base.q();
