@@ -37,7 +37,7 @@ pub(crate) struct Isomorph {
     pub(crate) program: MuGraph,
     /// The candidate.
     pub(crate) candidate: MuGraph,
-    /// The program with one element along the indices that are cut.
+    /// The program with one element along the indices that may be cut.
     pub(crate) single: MuGraph,
     /// Extents that are smaller: before and now.
     pub(crate) cut: Vec<(usize, usize)>,
@@ -65,9 +65,8 @@ pub(crate) fn isomorph(program: &MuGraph, candidate: &MuGraph) -> Option<Isomorp
         dims.iter().zip(shape).map(extent).collect()
     };
     let small = resize(program, |id, dim| now(&own[id.index()], program.shape(id))[dim]).ok()?;
-    let is_cut = |index: &Index| extents.get(index).is_some_and(|(full, now)| full != now);
     let single = resize(program, |id, dim| {
-        let index = own[id.index()][dim].filter(is_cut);
+        let index = own[id.index()][dim].filter(|index| extents.contains_key(index));
         index.map_or(program.shape(id)[dim], |_| 1)
     });
     let single = single.ok()?;

@@ -198,7 +198,7 @@ pub(crate) struct Proof {
 /// What is tested for a pair: itself, or both programs cut.
 struct Tested<'a> {
     pair: &'a Pair<'a>,
-    /// The program with one element along the indices that are cut.
+    /// The program with one element along the indices that may be cut.
     single: &'a MuGraph,
     cut: &'a [(usize, usize)],
 }
