@@ -436,8 +436,8 @@ pub fn log2_error(a: &Degrees, b: &Degrees, powers: Powers, bits: u32) -> f64 {
     let factors = 2.0 * powers.factors.max(1) as f64;
     let square = |x: f64| x * x;
     let count = |x: u64, y: u64| x as f64 + y as f64;
-    // Pairs of which two may agree by accident.
-    let pairs = square(count(a.arguments, b.arguments)) + square(count(a.exponents, b.exponents));
+    // Pairs of arguments that may agree by accident; and a dependent or foreign exponent, with any other.
+    let pairs = square(count(a.arguments, b.arguments)) + count(a.exponents, b.exponents);
     let zeros = |degree: Degree| {
         // The smaller prime is not below a quarter of 2^bits.
         (degree.inputs as f64 + factors * degree.exponentials as f64) / f64::from(bits - 2).exp2()

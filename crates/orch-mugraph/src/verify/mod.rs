@@ -265,7 +265,7 @@ impl Tested<'_> {
             return Err(Rejection::Unproved(problem));
         }
         pair.check_defined(&base, &inputs, &given.notes)?;
-        if rank.exponentials > 0 && rank.elements[1] > self.single.outputs().len() {
+        if rank.exponentials > 0 && rank.elements[0] < rank.elements[1] {
             pair.check_reads(&base, &mut stream, (&inputs, &given.outputs))?;
         }
         let factors = |notes: &Notes| notes.powers.saturating_mul(notes.denominator);

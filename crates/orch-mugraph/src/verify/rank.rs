@@ -61,7 +61,14 @@ pub(super) fn check_rank(
     let usual = probe.exponents(&inputs)?;
     let mut names = BTreeSet::new();
     check.elements[1] = program.outputs().iter().map(|(_, id)| crate::op::elems(program.shape(*id))).sum();
-    for elements in looked_at(program) {
+    let all = program
+        .outputs()
+        .iter()
+        .flat_map(|(_, id)| (0..crate::op::elems(program.shape(*id))).map(|at| (*id, at)));
+    let all: Vec<(TensorId, usize)> = all.collect();
+    // All elements together, if they read no more than what is independent; else some of them.
+    let is_joint = probe.pivots(&inputs, &usual, &probe.groups(&usual, &all), stream)?.is_some();
+    for elements in if is_joint { vec![all] } else { looked_at(program) } {
         check.elements[0] += elements.len();
         // What one output reads may be in a candidate's other output, so that all are independent together.
         let groups = probe.groups(&usual, &elements);
@@ -173,6 +180,10 @@ impl Probe<'_> {
         groups: &[Group],
         stream: &mut Stream,
     ) -> Result<Option<BTreeSet<usize>>, EvalError> {
+        let available: usize = inputs.iter().map(|input| crate::op::elems(&input.shape)).sum();
+        if groups.iter().map(|group| group.atoms.len()).sum::<usize>() > available {
+            return Ok(None);
+        }
         let mut chosen: Vec<Pivots> = Vec::new();
         for group in groups {
             let ways: Vec<Pivots> = group
