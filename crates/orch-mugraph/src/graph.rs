@@ -238,12 +238,6 @@ impl MuGraph {
         TensorId(self.shapes.len() as u32 - 1)
     }
 
-    /// The same kernels with other results.
-    pub(crate) fn with_outputs(&self, outputs: &[TensorId]) -> MuGraph {
-        let outputs = outputs.iter().map(|id| (id.to_string(), *id)).collect();
-        MuGraph { outputs, ..self.clone() }
-    }
-
     /// The nodes in order, each with the first tensor it defines.
     pub fn nodes(&self) -> impl Iterator<Item = (TensorId, &Node)> {
         let mut next = 0;
@@ -302,6 +296,18 @@ impl Node {
         match self {
             Node::Input { .. } | Node::Op { .. } => 1,
             Node::Block(block) => block.stores.len(),
+        }
+    }
+
+    /// Its operators: one, or those of its block graph.
+    pub fn operators(&self) -> Box<dyn Iterator<Item = &Op> + '_> {
+        match self {
+            Node::Input { .. } => Box::new(std::iter::empty()),
+            Node::Op { op, .. } => Box::new(std::iter::once(op)),
+            Node::Block(block) => Box::new(block.nodes.iter().filter_map(|node| match node {
+                TileNode::Op { op, .. } => Some(op),
+                TileNode::Load { .. } | TileNode::Accumulate { .. } | TileNode::RunningMax { .. } => None,
+            })),
         }
     }
 

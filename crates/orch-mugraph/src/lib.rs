@@ -35,4 +35,4 @@ pub use superoptimize::{
 };
 pub use text::{ParseError, parse, print};
 pub use validate::validate;
-pub use verify::{Certificate, Primes, Rejection, VerifyOptions, verify};
+pub use verify::{Certificate, Rejection, VerifyOptions, verify};

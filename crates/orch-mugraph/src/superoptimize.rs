@@ -46,6 +46,9 @@ pub struct Proved {
     pub certificate: Certificate,
     /// Exponentials that are relative to a running maximum.
     pub maxima: usize,
+    /// Why its exponentials may overflow where the program's result is finite; `None` if they cannot.
+    #[serde(default)]
+    pub unstable: Option<String>,
     /// Its cost, without maxima.
     pub cost_us: f64,
 }
@@ -107,14 +110,14 @@ pub fn superoptimize(
         if !goes_on() {
             return Err(SuperoptimizeError::Interrupted);
         }
-        let (certificate, maxima) = match prove(program, &graph, options) {
+        let (certificate, maxima, unstable) = match prove(program, &graph, options) {
             Ok(proof) => proof,
             Err(reason) => {
                 result.refused.push(reason.to_string());
                 continue;
             }
         };
-        let proved = Proved { certificate, maxima, cost_us };
+        let proved = Proved { certificate, maxima, unstable, cost_us };
         // A stable form has operators that the candidate has not.
         let becomes_kernels = proved.graph().is_ok_and(|stable| rank(&stable, cost_us).is_some());
         match becomes_kernels {
@@ -208,16 +211,16 @@ fn search(
     Err(SuperoptimizeError::Interrupted)
 }
 
-/// A proof, if possible of the stable form, and the number of maxima in it.
+/// A proof, if possible of the stable form, the number of maxima in it, and why it is not stable.
 fn prove(
     program: &MuGraph,
     candidate: &MuGraph,
     options: &SuperoptimizeOptions,
-) -> Result<(Certificate, usize), Unstable> {
+) -> Result<(Certificate, usize, Option<String>), Unstable> {
     match stabilise(program, candidate, &options.verify) {
-        Ok(stable) => Ok((stable.certificate, stable.groups.len())),
-        Err(Unstable::Refused(_) | Unstable::NotInvariant(_)) if !options.must_be_stable => {
-            Ok((verify(program, candidate, &options.verify)?, 0))
+        Ok(stable) => Ok((stable.certificate, stable.groups.len(), None)),
+        Err(reason @ (Unstable::Refused(_) | Unstable::NotInvariant(_))) if !options.must_be_stable => {
+            Ok((verify(program, candidate, &options.verify)?, 0, Some(reason.to_string())))
         }
         Err(reason) => Err(reason),
     }

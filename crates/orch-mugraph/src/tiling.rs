@@ -320,7 +320,7 @@ fn check_block(
 }
 
 /// True if no partition leaves a remainder.
-fn divides_evenly(block: &BlockGraph, tensors: &[Vec<usize>]) -> bool {
+pub(crate) fn divides_evenly(block: &BlockGraph, tensors: &[Vec<usize>]) -> bool {
     block.nodes.iter().all(|node| match node {
         TileNode::Load { tensor, grid, along_loop } => {
             let mut shape = tensors[tensor.index()].clone();

@@ -435,3 +435,17 @@ fn compiled(name: &str, graph: &MuGraph, inputs: &[Array<f64>], target: &CpuTarg
     let buffers = arguments(&lowered, &stored, &values);
     Compiled { lowered, stored, buffers }
 }
+
+/// The maximum of a softmax plus one is of zero too.
+#[test]
+fn attention_with_a_sink_is_lowered() {
+    let program = valid(
+        "mugraph \"p\" {\n t0 = input \"q\" [2, 16, 16]\n t1 = input \"k\" [2, 16, 64]\n t2 = input \"v\" [2, 64, 16]\n \
+         t3 = block [2, 4] loop 4 {\n s0 = load t0 [0, 1] -\n s1 = load t1 [0, -] 2\n s2 = load t2 [0, -] 1\n \
+         s3 = matmul s0, s1\n s4 = exp s3\n s5 = sum(2) s4\n s6 = accumulate sum s5\n s7 = matmul s4, s2\n \
+         s8 = accumulate sum s7\n s9 = offset(1) s6\n s10 = div s8, s9\n store s10 [0, 1]\n }\n output \"o\" t3\n}\n",
+    );
+    let group = orch_mugraph::stabilise::analyse(&program, (TensorId(3), Some(4))).unwrap();
+    let stable = orch_mugraph::stabilise::rewrite(&program, &group).unwrap();
+    check_scaled(&stable, &row_major(&stable), 3.0);
+}

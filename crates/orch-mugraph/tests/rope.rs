@@ -124,7 +124,7 @@ fn divisors_of_pairs_are_counted_together() {
         let text = format!(
             "mugraph \"d\" {{\n t0 = input \"x\" [4]\n t1 = input \"r\" [4]\n t2 = div t0, t1\n {body}\n output \"y\" t4\n}}\n"
         );
-        let degrees = degrees(&valid(&text), false).unwrap();
+        let degrees = degrees(&valid(&text)).unwrap();
         [degrees.numerator.inputs, degrees.denominator.inputs]
     };
     assert_eq!(degrees("t3 = scale(2) t2\n t4 = add t2, t3"), [1, 1]);

@@ -9,11 +9,10 @@ use common::wrong_qknorm::{Extents, Form, Logits, forms};
 use common::{mugraph, random_inputs};
 use orch_mugraph::array::Array;
 use orch_mugraph::eval::outputs;
+use orch_mugraph::verify::field::Stream;
 use orch_mugraph::verify::residues::{Residues, TestBase};
-use orch_mugraph::verify::{MaxMode, lax};
-use orch_mugraph::{
-    MuGraph, Precision, Primes, Rejection, VerifyOptions, interpret, print, validate, verify,
-};
+use orch_mugraph::verify::{PROOF_BITS, lax};
+use orch_mugraph::{MuGraph, Precision, Rejection, VerifyOptions, interpret, print, validate, verify};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -110,7 +109,7 @@ fn ramp(input: usize, position: usize) -> u64 {
 
 /// Numbers below both primes without a pattern.
 fn scrambled(input: usize, position: usize) -> u64 {
-    ramp(input, position).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 5
+    ramp(input, position).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 6
 }
 
 /// The outputs over the fields of a proof.
@@ -118,13 +117,12 @@ fn outputs_for(graph: &MuGraph, element: Element) -> Vec<Residues> {
     let inputs = graph.inputs().enumerate().map(|(at, (id, _, _))| {
         let shape = graph.shape(id).to_vec();
         let data = Arc::new(Array::from_fn(&shape, |i| element(at, i)));
-        Residues { shape, p: Some(data.clone()), q: Some(data) }
+        Residues { shape, p: Some(data.clone()), q: Some(data), weight: None, terms: None }
     });
     let inputs: Vec<Residues> = inputs.collect();
-    let facts = lax::lax(graph, MaxMode::Lattice).unwrap();
-    let base = TestBase::new(Primes::FULL, 5);
-    let mut domain = base.domain(&facts, MaxMode::Lattice);
-    domain.rootless = Some(Vec::new());
+    let facts = lax::lax(graph).unwrap();
+    let base = TestBase::new(PROOF_BITS, &mut Stream::new(5));
+    let mut domain = base.domain(&facts);
     outputs(&mut domain, graph, &inputs).unwrap()
 }
 

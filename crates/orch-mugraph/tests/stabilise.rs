@@ -158,7 +158,12 @@ fn roots_of_sums_of_squares_are_rescaled_by_their_degree() {
 fn counter_examples_are_refused() {
     let head = "mugraph \"c\" {\n t0 = input \"x\" [4, 6]\n t1 = input \"v\" [6, 4]\n t2 = exp t0\n";
     let cases = [
-        ("softmax plus one", " t3 = sum(1) t2\n t4 = offset(1) t3\n t5 = div t2, t4\n", "adds a constant"),
+        ("softmax minus one", " t3 = sum(1) t2\n t4 = offset(-1) t3\n t5 = div t2, t4\n", "adds a constant"),
+        (
+            "one more of each",
+            " t3 = offset(1) t2\n t4 = sum(1) t2\n t5 = div t3, t4\n",
+            "without the constant",
+        ),
         (
             "a sink beside the sum",
             " t3 = sum(1) t2\n t4 = sum(1) t0\n t5 = add t3, t4\n t6 = div t2, t5\n",
@@ -248,4 +253,52 @@ fn programs_that_need_no_maxima_stay_as_they_are() {
     let adapter = common::program("mlp_adapter");
     let result = stabilise(&adapter, &adapter, &VerifyOptions::default());
     assert!(matches!(result, Err(Unstable::Refused(_))));
+}
+
+#[test]
+fn maxima_of_softmax_plus_one_are_of_zero_too() {
+    let program = valid(
+        "mugraph \"p\" {\n t0 = input \"q\" [2, 16, 16]\n t1 = input \"k\" [2, 16, 64]\n t2 = input \"v\" [2, 64, 16]\n \
+         t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = offset(1) t5\n t7 = matmul t4, t2\n t8 = div t7, t6\n \
+         output \"o\" t8\n}\n",
+    );
+    let fused = valid(
+        "mugraph \"f\" {\n t0 = input \"q\" [2, 16, 16]\n t1 = input \"k\" [2, 16, 64]\n t2 = input \"v\" [2, 64, 16]\n \
+         t3 = block [2, 4] loop 4 {\n s0 = load t0 [0, 1] -\n s1 = load t1 [0, -] 2\n s2 = load t2 [0, -] 1\n \
+         s3 = matmul s0, s1\n s4 = exp s3\n s5 = sum(2) s4\n s6 = accumulate sum s5\n s7 = matmul s4, s2\n \
+         s8 = accumulate sum s7\n s9 = offset(1) s6\n s10 = div s8, s9\n store s10 [0, 1]\n }\n output \"o\" t3\n}\n",
+    );
+    for (candidate, scale) in [(&program, 30.0), (&fused, 30.0), (&fused, 1000.0)] {
+        let (graph, error) = stable_error(&program, candidate, Precision::F32, scale);
+        assert!(error < 1e-4 && print(&graph).contains("max "), "{error:e}");
+    }
+}
+
+#[test]
+fn a_maximum_of_more_than_a_row_is_refused() {
+    let head = "mugraph \"m\" {\n t0 = input \"q\" [2, 16, 16]\n t1 = input \"k\" [2, 16, 64]\n \
+                t2 = input \"v\" [2, 64, 16]\n";
+    let program = valid(&format!(
+        "{head} t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = div t4, t5\n t7 = matmul t6, t2\n \
+         output \"o\" t7\n}}\n"
+    ));
+    let candidate = |largest: &str| {
+        valid(&format!(
+            "{head} t3 = block [2] loop 4 {{\n s0 = load t0 [0] -\n s1 = load t1 [0] 2\n s2 = load t2 [0] 1\n \
+             s3 = matmul s0, s1\n s4 = largest(2) s3\n s5 = {largest}\n s6 = running_max s5\n s7 = guard s6\n \
+             s8 = sub s3, s7\n s9 = exp s8\n s10 = sum(2) s9\n s11 = accumulate rescaled s6 1 s10\n s12 = matmul s9, s2\n \
+             s13 = accumulate rescaled s6 1 s12\n s14 = div s13, s11\n store s14 [0]\n }}\n output \"o\" t3\n}}\n"
+        ))
+    };
+    let (of_row, of_tile) = (candidate("scale(1) s4"), candidate("largest(1) s4"));
+    // Both are right over the real numbers.
+    assert!(orch_mugraph::verify(&program, &of_tile, &VerifyOptions::default()).is_ok());
+    let options = VerifyOptions::default();
+    assert!(stabilise(&program, &of_row, &options).is_ok());
+    let message = stabilise(&program, &of_tile, &options).map(|_| ()).expect_err("it underflows").to_string();
+    assert!(message.contains("more than its row"), "{message}");
+    // What this crate makes passes, in one kernel and in two.
+    let split = resized(&mugraph("gqa_split"), &SMALL);
+    let stable = stabilise(&resized(&common::program("osdi_gqa"), &SMALL), &split, &options).unwrap();
+    assert_eq!(orch_mugraph::stabilise::check_maxima(&stable.graph), Ok(()));
 }

@@ -30,7 +30,7 @@ pub mod tile;
 use crate::graph::{MuGraph, TensorId};
 use crate::op::{Op, ReduceFn};
 use crate::rational::Rational;
-use crate::verify::{Primes, resize, screen};
+use crate::verify::{SCREEN_BITS, resize, screen};
 use algebra::{Algebra, Term};
 use build::build;
 use cost::{Beside, PartCounts, SearchDevice};
@@ -420,7 +420,7 @@ impl<'a> Context<'a> {
             chain.iter().map(|(sketch, _)| sketch).zip(&counts).collect();
         let Ok(constants) = Algebra::constants(&small, &self.labels) else { return false };
         let candidate = build(&small, (&small_chain, &self.outputs), &extents, &constants);
-        candidate.is_ok_and(|candidate| screen(&small, &candidate, Primes::SCREEN, 1).is_ok())
+        candidate.is_ok_and(|candidate| screen(&small, &candidate, SCREEN_BITS, 1).is_ok())
     }
 }
 

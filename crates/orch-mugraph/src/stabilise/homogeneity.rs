@@ -8,6 +8,9 @@
 //! - every divisor of degree other than 0 is a sum of exponentials, with nothing subtracted or weighted, over exactly the
 //!   reduced axes: so it is at least 1 once the maximum is subtracted, whatever the exponents are;
 //! - outputs have degree 0.
+//!
+//! A positive constant may be added to a complete sum of exponentials, as in a softmax with a sink: it is `c e^0`, so that the
+//! maximum is of zero too.
 
 use crate::graph::{Accumulation, BlockGraph, MuGraph, Node, TensorId, TileNode};
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
@@ -55,6 +58,8 @@ pub struct Dependence {
     pub summed: BTreeSet<Axis>,
     /// It is made of exponentials alone, by sums, products and positive factors.
     pub pure: bool,
+    /// A constant was added: it does not vanish where all exponents are far below zero.
+    pub has_sink: bool,
 }
 
 /// The analysis of one exponential.
@@ -66,6 +71,8 @@ pub struct AxisGroup {
     pub reduced: BTreeSet<Axis>,
     /// Values of degree other than 0, by place.
     pub values: BTreeMap<ValueKey, Dependence>,
+    /// Sums of exponentials that a constant is added to.
+    pub sinks: BTreeSet<ValueKey>,
 }
 
 /// Analyses one exponential.
@@ -73,7 +80,14 @@ pub struct AxisGroup {
 /// # Errors
 /// The first value for which a condition does not hold.
 pub fn analyse(graph: &MuGraph, place: ValueKey) -> Result<AxisGroup, Refusal> {
-    let mut walk = DependenceWalk { graph, place, reduced: None, summed: BTreeSet::new(), divided: false };
+    let mut walk = DependenceWalk {
+        graph,
+        place,
+        reduced: None,
+        summed: BTreeSet::new(),
+        divided: false,
+        sinks: BTreeSet::new(),
+    };
     walk.values()?;
     let reduced = std::mem::take(&mut walk.summed);
     walk.reduced = Some(reduced.clone());
@@ -81,7 +95,7 @@ pub fn analyse(graph: &MuGraph, place: ValueKey) -> Result<AxisGroup, Refusal> {
     if !walk.divided {
         return Err(refuse(place, "is never divided by its sum"));
     }
-    Ok(AxisGroup { place, reduced, values })
+    Ok(AxisGroup { place, reduced, values, sinks: walk.sinks })
 }
 
 pub(super) fn refuse((kernel, tile): ValueKey, reason: impl Into<String>) -> Refusal {
@@ -96,6 +110,7 @@ struct DependenceWalk<'a> {
     reduced: Option<BTreeSet<Axis>>,
     summed: BTreeSet<Axis>,
     divided: bool,
+    sinks: BTreeSet<ValueKey>,
 }
 
 type Values = BTreeMap<ValueKey, Dependence>;
@@ -263,6 +278,10 @@ impl DependenceWalk<'_> {
             (Op::Unary(_) | Op::RmsNorm { .. }, ..) => {
                 refuse("a function that is not homogeneous of a value of degree other than 0")
             }
+            (Op::Offset(c), Some(value), _) if self.is_sink(place, *c, &value) => {
+                self.sinks.insert(place);
+                Ok(Some(Dependence { has_sink: true, ..value }))
+            }
             (Op::Offset(_), ..) => refuse("adds a constant, of degree 0, to a value of another degree"),
             (Op::Scale(c), ..) if *c == Rational::ZERO => Ok(None),
             (Op::Scale(c), Some(value), _) => {
@@ -271,6 +290,7 @@ impl DependenceWalk<'_> {
             (Op::Binary(f @ (BinaryFn::Add | BinaryFn::Sub)), Some(a), Some(b)) if a.degree == b.degree => {
                 let mut joint = self.join(place, &a, &b)?;
                 joint.pure = a.pure && b.pure && *f == BinaryFn::Add;
+                joint.has_sink = a.has_sink || b.has_sink;
                 Ok(Some(joint))
             }
             (Op::Binary(BinaryFn::Add | BinaryFn::Sub), ..) => refuse("adds values of different degrees"),
@@ -342,6 +362,18 @@ impl DependenceWalk<'_> {
         }
     }
 
+    /// True if a constant that is added to a value may be an exponential of zero. The row's maximum is at hand in the
+    /// exponential's own kernel, and among predefined kernels.
+    fn is_sink(&self, place: ValueKey, c: Rational, value: &Dependence) -> bool {
+        let has_maximum =
+            place.1.is_some() == self.place.1.is_some() && (place.1.is_none() || place.0 == self.place.0);
+        has_maximum
+            && c > Rational::ZERO
+            && value.pure
+            && value.degree == Rational::ONE
+            && value.along_loop.is_empty()
+    }
+
     fn divide(
         &mut self,
         place: ValueKey,
@@ -358,6 +390,9 @@ impl DependenceWalk<'_> {
         }
         if self.reduced.as_ref().is_some_and(|reduced| *reduced != divisor.summed) {
             return Err(refuse(place, "divides by a sum over other elements than the maximum is taken of"));
+        }
+        if self.reduced.is_some() && !self.sinks.is_empty() && !divisor.has_sink {
+            return Err(refuse(place, "divides by a sum without the constant that another sum has"));
         }
         let inverse = Dependence { degree: divisor.degree.negated(), pure: false, ..divisor };
         let Some(value) = value else { return Ok(Some(spread(inverse, &shapes[1], &shapes[0]))) };
@@ -394,6 +429,7 @@ impl DependenceWalk<'_> {
             along_loop: a.along_loop.union(&b.along_loop).copied().collect(),
             summed: a.summed.intersection(&b.summed).copied().collect(),
             pure: false,
+            has_sink: a.has_sink && b.has_sink,
         })
     }
 
@@ -420,6 +456,7 @@ fn exponential(shape: &[usize], in_loop: bool) -> Dependence {
         along_loop: in_loop.then_some(Axis::Loop).into_iter().collect(),
         summed: BTreeSet::new(),
         pure: true,
+        has_sink: false,
     }
 }
 

@@ -3,7 +3,7 @@
 //! `e^a` becomes `e^(a - guard(m))` with the maximum `m` per row: within the tile, and running where the loop is summed
 //! over; accumulators of degree d become sums that are rescaled by d. Where blocks of the grid share a row, their tiles
 //! leave with the block's maximum beside them, and what reads them first multiplies by `e^(d (m - guard(M)))`, where `M`
-//! is the largest over the blocks.
+//! is the largest over the blocks. Where a constant is added to a sum, the maximum is of zero too.
 
 use super::homogeneity::{Axis, AxisGroup, Dependence, Refusal, ValueKey, refuse};
 use crate::graph::{Accumulation, BlockGraph, GraphError, MuGraph, Node, TensorId, TileId, TileNode};
@@ -25,6 +25,7 @@ pub fn rewrite(graph: &MuGraph, group: &AxisGroup) -> Result<MuGraph, Refusal> {
         exports: BTreeMap::new(),
         merged: BTreeMap::new(),
         largest: BTreeMap::new(),
+        row_max: None,
     };
     for (first, node) in graph.nodes() {
         rewriter.node(first, node)?;
@@ -62,6 +63,8 @@ struct Rewriter<'a> {
     merged: BTreeMap<TensorId, TensorId>,
     /// The largest over blocks, for readers among predefined kernels; by new tensor of maxima.
     largest: BTreeMap<TensorId, TensorId>,
+    /// The maximum of an exponential among predefined kernels.
+    row_max: Option<TensorId>,
 }
 
 /// What operators are added to: predefined kernels or a block graph.
@@ -82,6 +85,28 @@ trait Sink {
             exponent = self.op(Op::Scale(degree), &[exponent])?;
         }
         self.op(Op::Unary(UnaryFn::Exp), &[exponent])
+    }
+
+    /// Zero for each element of a maximum.
+    fn zero(&mut self, max: Self::Id) -> Result<Self::Id, Refusal> {
+        let guarded = self.op(Op::Unary(UnaryFn::Guard), &[max])?;
+        self.op(Op::Scale(Rational::ZERO), &[guarded])
+    }
+
+    /// The sum of a value that is relative to a maximum and of a constant: `value + c e^(0 - m)`.
+    fn sink(&mut self, value: Self::Id, c: Rational, max: Self::Id) -> Result<Self::Id, Refusal> {
+        let zero = self.zero(max)?;
+        let mut constant = self.relative(zero, max, Rational::ONE)?;
+        if c != Rational::ONE {
+            constant = self.op(Op::Scale(c), &[constant])?;
+        }
+        self.op(Op::Binary(BinaryFn::Add), &[value, constant])
+    }
+
+    /// The larger of a maximum and zero.
+    fn at_least_zero(&mut self, max: Self::Id) -> Result<Self::Id, Refusal> {
+        let zero = self.zero(max)?;
+        self.op(Op::Binary(BinaryFn::Max), &[max, zero])
     }
 
     fn scaled(
@@ -122,8 +147,16 @@ impl Rewriter<'_> {
             Node::Op { op, args } => {
                 let args: Vec<TensorId> = args.iter().map(|arg| self.read(*arg)).collect::<Result<_, _>>()?;
                 let id = if (first, None) == self.group.place {
-                    let max = self.new.largest(args[0], &self.reduced_dims())?;
+                    let mut max = self.new.largest(args[0], &self.reduced_dims())?;
+                    if !self.group.sinks.is_empty() {
+                        max = self.new.at_least_zero(max)?;
+                    }
+                    self.row_max = Some(max);
                     self.new.relative(args[0], max, Rational::ONE)?
+                } else if let (Op::Offset(c), Some(max), true) =
+                    (op, self.row_max, self.group.sinks.contains(&(first, None)))
+                {
+                    self.new.sink(args[0], *c, max)?
                 } else {
                     Sink::op(&mut self.new, op.clone(), &args)?
                 };
@@ -199,13 +232,20 @@ impl Rewriter<'_> {
                 }
                 TileNode::Op { args, .. } if place == self.group.place => {
                     let exponent = tiles[args[0].index()];
-                    let largest = new.largest(exponent, &self.reduced_dims())?;
+                    let mut largest = new.largest(exponent, &self.reduced_dims())?;
+                    if !self.group.sinks.is_empty() {
+                        largest = new.at_least_zero(largest)?;
+                    }
                     let is_running =
                         self.group.reduced.contains(&Axis::Loop) && stages[position] == Stage::Loop;
                     let max = if is_running { new.running_max(largest) } else { largest };
                     relative_to = is_running.then_some(max);
                     own_max = Some((largest, is_running));
                     new.relative(exponent, max, Rational::ONE)?
+                }
+                TileNode::Op { op: Op::Offset(c), args } if self.group.sinks.contains(&place) => {
+                    let max = self.row_max_after(&mut new, own_max, place)?;
+                    new.sink(tiles[args[0].index()], *c, max)?
                 }
                 TileNode::Op { op, args } => {
                     let args: Vec<TileId> = args.iter().map(|arg| tiles[arg.index()]).collect();
@@ -232,6 +272,20 @@ impl Rewriter<'_> {
             self.exports.insert(tensor, export);
         }
         Ok(())
+    }
+
+    /// The maximum of all iterations.
+    fn row_max_after(
+        &self,
+        new: &mut BlockGraph,
+        own_max: Option<(TileId, bool)>,
+        place: ValueKey,
+    ) -> Result<TileId, Refusal> {
+        match own_max {
+            Some((largest, true)) => Ok(new.accumulate(Accumulation::Max, largest)),
+            Some((largest, false)) => Ok(largest),
+            None => Err(refuse(place, "adds a constant to a sum whose maximum is elsewhere")),
+        }
     }
 
     fn accumulation(

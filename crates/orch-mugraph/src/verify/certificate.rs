@@ -1,14 +1,15 @@
 //! Certificates: what was proved, how, and under which premises, as JSON that can be checked alone.
 
 use super::degree::Degrees;
-use super::field::Primes;
 use super::rank::RankCheck;
-use super::{MaxMode, Pair, Rejection, VerifyOptions, verify};
+use super::{PROOF_BITS, Pair, Proof, Rejection, UNION_BITS, VerifyOptions, verify};
+use crate::graph::{InputKind, MuGraph};
+use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use crate::text::{parse, print};
 use serde::{Deserialize, Serialize};
 
 /// The version of the form.
-const FORM: &str = "mugraph-certificate-1";
+const FORM: &str = "mugraph-certificate-2";
 
 /// Evidence that two programs compute the same.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -20,10 +21,8 @@ pub struct Certificate {
     pub program: String,
     /// The text of what computes the same.
     pub candidate: String,
-    /// The prime of numbers, decimal.
-    pub p: u64,
-    /// The prime of exponents.
-    pub q: u64,
+    /// Bits of the primes.
+    pub prime_bits: u32,
     /// What seeds are derived from, together with both texts.
     pub seed: u64,
     /// The tests that were passed.
@@ -32,7 +31,7 @@ pub struct Certificate {
     pub degrees: [Degrees; 2],
     /// The check that exponentials are independent.
     pub rank: RankCheck,
-    /// The logarithm to base 2 of the chance that programs that differ pass all tests.
+    /// The logarithm to base 2 of the chance that any of up to a million programs that differ passes all tests.
     pub log2_bound: f64,
     /// What the bound rests on.
     pub premises: Vec<String>,
@@ -45,8 +44,12 @@ const BOUND_DIGITS: f64 = 1e-6;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
-    /// The seed of inputs, base and keys.
+    /// The seed of primes, inputs, base and keys.
     pub seed: u64,
+    /// The prime of numbers that it draws.
+    pub p: u64,
+    /// The prime of exponents.
+    pub q: u64,
     /// How often inputs were drawn again because a divisor was zero.
     pub resampled: usize,
 }
@@ -72,59 +75,56 @@ impl Certificate {
     pub(super) fn new(
         pair: &Pair<'_>,
         options: &VerifyOptions,
-        (tests, rank): (Vec<Test>, RankCheck),
-        (degrees, log2_bound): ([Degrees; 2], f64),
-        (max, cut): (MaxMode, &[(usize, usize)]),
+        proof: &Proof,
+        cut: &[(usize, usize)],
     ) -> Certificate {
         let mut premises = vec![
-            "Equality is of real numbers, wherever both programs are defined; rounding is not considered.".to_owned(),
-            "Seeds are hashes of both programs, and the pseudo-random numbers behave like independent uniform ones."
+            "Equality is of real numbers, wherever the program is defined; rounding is not considered.".to_owned(),
+            "Seeds are hashes of both programs, and the pseudo-random numbers and keyed hashes behave like independent uniform \
+             ones."
                 .to_owned(),
-            "No coefficient of the difference vanishes modulo p or q.".to_owned(),
+            format!(
+                "There are as many pairs of primes of {} bits as their conjectured density says; the bound is for up to \
+                 2^{UNION_BITS} candidates.",
+                options.prime_bits
+            ),
         ];
         if !cut.is_empty() {
             let cut: Vec<String> = cut.iter().map(|(from, to)| format!("{from} to {to}")).collect();
             premises.push(format!(
-                "Indices that both programs treat element by element, by their operators, are cut to one block: {}.",
+                "Indices that both programs treat element by element, by their operators, are cut: {}.",
                 cut.join(", ")
             ));
         }
+        let rank = &proof.rank;
         if rank.exponentials > 0 {
+            let [checked, all] = rank.elements;
             premises.push(format!(
-                "Exponentials are jointly uniform: the {} that an output element reads at input shapes {:?} have exponents \
-                 of full rank in input {}; larger extents in the same order are taken to behave alike.",
+                "Exponentials are jointly uniform: each of the {} that an output element reads has an element of {} that no \
+                 other one depends on; checked for {checked} of {all} elements that are not treated alike.",
                 rank.exponentials,
-                rank.shapes,
-                rank.input.as_deref().unwrap_or("-"),
+                rank.inputs.join(", "),
             ));
+        }
+        if uses(pair, is_uninterpreted) {
             premises.push(
-                "The candidate's exponents were found among the program's, in a filter with false hits below 2%.".into(),
+                "Roots, relu, erf and maxima are uninterpreted: keyed hashes of their arguments.".into(),
             );
         }
-        if degrees.iter().any(|d| d.roots > 1) {
-            premises.push(
-                "Inputs are drawn among those whose radicands are squares; a root multiplies the chance by twice the degree \
-                 of its equation."
-                    .into(),
-            );
-        }
-        if degrees.iter().any(|d| d.arguments.inputs + d.arguments.exponentials > 0) {
-            premises.push("Relu, erf and maxima are uninterpreted: keyed hashes of their arguments.".into());
-        }
-        if max == MaxMode::Free {
-            premises.push("Maxima are symbols: equality holds whatever their values are.".into());
+        let has_masks = pair.program.inputs().any(|(_, _, kind)| kind == InputKind::Mask);
+        if has_masks && (uses(pair, is_max)) {
+            premises.push("Each maximum is of some elements that the masks of inputs leave.".into());
         }
         Certificate {
             form: FORM.into(),
             program: print(pair.program),
             candidate: print(pair.candidate),
-            p: options.primes.p,
-            q: options.primes.q,
+            prime_bits: options.prime_bits,
             seed: options.seed,
-            tests,
-            degrees,
-            rank,
-            log2_bound,
+            tests: proof.tests.clone(),
+            degrees: proof.degrees,
+            rank: rank.clone(),
+            log2_bound: proof.log2_bound,
             premises,
         }
     }
@@ -154,13 +154,10 @@ impl Certificate {
     pub fn check(&self) -> Result<(), CertificateError> {
         let read = |name, text: &str| parse(text).map_err(|e| CertificateError::Program(name, e));
         let (program, candidate) = (read("program", &self.program)?, read("candidate", &self.candidate)?);
-        let primes = Primes::known(self.p).filter(|primes| primes.q == self.q);
-        let primes =
-            primes.ok_or_else(|| CertificateError::Form(format!("primes {} and {}", self.p, self.q)))?;
-        if !(1..=64).contains(&self.tests.len()) {
-            return Err(CertificateError::Form(format!("{} tests, expected 1 to 64", self.tests.len())));
+        if self.prime_bits != PROOF_BITS {
+            return Err(CertificateError::Form(format!("primes of {} bits", self.prime_bits)));
         }
-        let options = VerifyOptions { primes, tests: self.tests.len(), seed: self.seed };
+        let options = VerifyOptions { prime_bits: self.prime_bits, seed: self.seed };
         let found = verify(&program, &candidate, &options)?;
         let stated = [
             ("test", found.tests == self.tests),
@@ -175,6 +172,21 @@ impl Certificate {
             .find(|(_, holds)| !holds)
             .map_or(Ok(()), |(what, _)| Err(CertificateError::Stated(what)))
     }
+}
+
+/// True if an operator of one of the programs is such a one.
+fn uses(pair: &Pair<'_>, is_one: fn(&Op) -> bool) -> bool {
+    let has = |graph: &MuGraph| graph.nodes().any(|(_, node)| node.operators().any(is_one));
+    has(pair.program) || has(pair.candidate)
+}
+
+fn is_uninterpreted(op: &Op) -> bool {
+    let is_function = matches!(op, Op::Unary(UnaryFn::Sqrt | UnaryFn::Relu | UnaryFn::Erf));
+    is_function || matches!(op, Op::RmsNorm { .. }) || is_max(op)
+}
+
+fn is_max(op: &Op) -> bool {
+    matches!(op, Op::Binary(BinaryFn::Max) | Op::Reduce { f: ReduceFn::Max, .. })
 }
 
 /// The seed of a test: a hash of both programs and the test's number.

@@ -1,9 +1,10 @@
 //! Upper bounds of degrees: an output element is a ratio of polynomials in inputs and exponentials, of at most these degrees.
 //!
-//! Degrees are counted at full size, on the static graph. A divisor is one polynomial per element of its tensor; where
-//! elements with different divisors are summed, the common denominator is the product. Exponentials count as variables.
-//! Where their exponents involve maxima (symbols in proofs), each also counts in the denominator, since the symbol
-//! enters by a negative power. A root is a variable of its own, bound to its radicand: see `roots`.
+//! Degrees are counted on the static graph. A divisor is one polynomial per element of its tensor; where elements with
+//! different divisors are summed, the common denominator is the product. Exponentials count as variables, and so do the
+//! values of functions that are uninterpreted, of which the number of elements is counted. Beside degrees goes the
+//! *height*: the logarithm of the sum of the magnitudes of a polynomial's coefficients, which are integers once the
+//! denominators of constants are multiplied out.
 
 use super::table::Table;
 use crate::eval::{Site, rms_norm};
@@ -20,6 +21,8 @@ pub struct Degree {
     pub inputs: u64,
     /// In exponentials.
     pub exponentials: u64,
+    /// Bits of the coefficients.
+    pub height: u64,
 }
 
 impl Degree {
@@ -27,6 +30,7 @@ impl Degree {
         Degree {
             inputs: self.inputs.saturating_add(other.inputs),
             exponentials: self.exponentials.saturating_add(other.exponentials),
+            height: self.height.saturating_add(other.height),
         }
     }
 
@@ -34,6 +38,7 @@ impl Degree {
         Degree {
             inputs: self.inputs.saturating_mul(factor),
             exponentials: self.exponentials.saturating_mul(factor),
+            height: self.height.saturating_mul(factor),
         }
     }
 
@@ -42,11 +47,22 @@ impl Degree {
         Degree {
             inputs: self.inputs.max(other.inputs),
             exponentials: self.exponentials.max(other.exponentials),
+            height: self.height.max(other.height),
         }
     }
 
-    const INPUT: Degree = Degree { inputs: 1, exponentials: 0 };
-    const EXPONENTIAL: Degree = Degree { inputs: 0, exponentials: 1 };
+    /// With coefficients that are so many times larger.
+    fn scaled(self, factor: u64) -> Degree {
+        Degree { height: self.height.saturating_add(bits(factor)), ..self }
+    }
+
+    const INPUT: Degree = Degree { inputs: 1, exponentials: 0, height: 0 };
+    const EXPONENTIAL: Degree = Degree { inputs: 0, exponentials: 1, height: 0 };
+}
+
+/// The logarithm to base 2, rounded up.
+fn bits(factor: u64) -> u64 {
+    u64::from(64 - factor.saturating_sub(1).leading_zeros())
 }
 
 /// Bounds for all outputs together.
@@ -57,10 +73,12 @@ pub struct Degrees {
     pub numerator: Degree,
     /// Of denominators.
     pub denominator: Degree,
-    /// What roots multiply the chance of an accident by: the product of the degrees of the equations that bind them.
-    pub roots: u64,
-    /// Degrees of arguments of uninterpreted functions: where two of them agree by accident, their values agree.
-    pub arguments: Degree,
+    /// The most of any argument of an uninterpreted function, divisor or exponent: numerator and denominator together.
+    pub argument: Degree,
+    /// Elements that are such arguments.
+    pub arguments: u64,
+    /// Elements that are exponents.
+    pub exponents: u64,
 }
 
 /// A ratio of polynomials.
@@ -69,8 +87,8 @@ struct Ratio {
     numerator: Degree,
     /// Powers of divisors, by the site of the division.
     divisors: BTreeMap<Site, Divisor>,
-    /// Exponents of exponentials made of it would involve maxima.
-    has_max: bool,
+    /// Bits of the denominators of constants.
+    constants: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -118,8 +136,8 @@ impl Ratio {
                 sum.plus(common.degree.times(common.power.saturating_sub(own)))
             })
         };
-        let numerator = missing(self).max(missing(other));
-        Ratio { numerator, has_max: self.has_max || other.has_max, divisors }
+        let numerator = missing(self).max(missing(other)).scaled(2);
+        Ratio { numerator, constants: self.constants.saturating_add(other.constants), divisors }
     }
 
     fn mul(&self, other: &Ratio) -> Ratio {
@@ -136,7 +154,7 @@ impl Ratio {
             }
         }
         let numerator = self.numerator.plus(other.numerator);
-        Ratio { numerator, has_max: self.has_max || other.has_max, divisors }
+        Ratio { numerator, constants: self.constants.saturating_add(other.constants), divisors }
     }
 
     fn map_varies(mut self, f: impl Fn(&[bool]) -> Vec<bool>) -> Ratio {
@@ -145,12 +163,12 @@ impl Ratio {
     }
 }
 
-/// Counts degrees. `free_max`: maxima are symbols.
+/// Counts degrees.
 ///
 /// # Errors
 /// If a block graph is not valid.
-pub fn degrees(graph: &MuGraph, free_max: bool) -> Result<Degrees, crate::GraphError> {
-    let mut count = Count { free_max, roots: BTreeMap::new(), arguments: Degree::default() };
+pub fn degrees(graph: &MuGraph) -> Result<Degrees, crate::GraphError> {
+    let mut count = Count::default();
     let mut table: Table<Ratio> = Table::filled(graph, &Ratio::default());
     for (first, node) in graph.nodes() {
         match node {
@@ -164,20 +182,21 @@ pub fn degrees(graph: &MuGraph, free_max: bool) -> Result<Degrees, crate::GraphE
             Node::Block(block) => count.block(graph, &mut table, first, block)?,
         }
     }
-    let mut total = Degrees { roots: 1, arguments: count.arguments, ..Degrees::default() };
+    let mut total = count.total;
     for (_, id) in graph.outputs() {
         let ratio = &table.tensors[id.index()];
-        total.numerator = total.numerator.max(ratio.numerator);
+        let constants = Degree { height: ratio.constants, ..Degree::default() };
+        total.numerator = total.numerator.max(ratio.numerator.plus(constants));
         total.denominator = total.denominator.max(ratio.denominator());
     }
-    total.roots = count.roots.values().fold(1, |product: u64, &degree| product.saturating_mul(degree));
     Ok(total)
 }
 
+#[derive(Default)]
 struct Count {
-    free_max: bool,
-    roots: BTreeMap<Site, u64>,
-    arguments: Degree,
+    total: Degrees,
+    /// How often the kernel at hand evaluates a tile.
+    repeats: u64,
 }
 
 impl Count {
@@ -191,6 +210,7 @@ impl Count {
         let shapes = tile_shapes(block, graph.shapes(), (&vec![0; block.grid.len()], 0))?;
         let stages = stages(block)?;
         let range = block.loop_range as u64;
+        self.repeats = range.saturating_mul(block.blocks() as u64);
         let mut tiles: Vec<Ratio> = Vec::with_capacity(block.nodes.len());
         for (position, node) in block.nodes.iter().enumerate() {
             let site = Site { kernel: first, tile: Some(position as u32), block: 0, iteration: 0 };
@@ -209,15 +229,15 @@ impl Count {
                     self.apply(site, op, &args, &shapes)
                 }
                 TileNode::RunningMax { tile } | TileNode::Accumulate { how: Accumulation::Max, tile } => {
-                    self.max(&tiles[tile.index()])
+                    self.uninterpreted(&tiles[tile.index()], &shapes[position])
                 }
                 TileNode::Accumulate { how, tile } => {
                     let mut ratio = tiles[tile.index()].clone();
                     ratio.repeat(range, |divisor| divisor.in_loop);
+                    ratio.numerator = ratio.numerator.scaled(range);
                     if let Accumulation::RescaledSum { degree, .. } = how {
                         let power = range.saturating_mul(degree.num().unsigned_abs());
-                        let factor = Degree::EXPONENTIAL.times(power);
-                        ratio = ratio.mul(&over(site, Ratio::of(factor), factor, &shapes[position]));
+                        ratio.numerator = ratio.numerator.plus(Degree::EXPONENTIAL.times(power));
                     }
                     ratio
                 }
@@ -237,15 +257,33 @@ impl Count {
             table.tensors[first.index() + at] = ratio;
         }
         table.tiles.insert(first, tiles);
+        self.repeats = 1;
         Ok(())
     }
 
-    fn max(&mut self, arg: &Ratio) -> Ratio {
-        if self.free_max {
-            return Ratio { has_max: true, ..Ratio::of(Degree::INPUT) };
-        }
-        self.arguments = self.arguments.plus(arg.numerator).plus(arg.denominator());
-        arg.clone()
+    /// Counts elements of which some must not agree by accident.
+    fn argument(&mut self, arg: &Ratio, shape: &[usize]) -> u64 {
+        let both = arg.numerator.plus(arg.denominator());
+        let both = Degree { height: both.height.saturating_add(arg.constants), ..both };
+        self.total.argument = self.total.argument.max(both);
+        (crate::op::elems(shape) as u64).saturating_mul(self.repeats.max(1))
+    }
+
+    /// A function that is uninterpreted gives a variable.
+    fn uninterpreted(&mut self, arg: &Ratio, shape: &[usize]) -> Ratio {
+        let elements = self.argument(arg, shape);
+        self.total.arguments = self.total.arguments.saturating_add(elements);
+        Ratio::of(Degree::INPUT)
+    }
+
+    fn exponents(&mut self, arg: &Ratio, shape: &[usize]) {
+        let elements = self.argument(arg, shape);
+        self.total.exponents = self.total.exponents.saturating_add(elements);
+    }
+
+    fn divisors(&mut self, arg: &Ratio, shape: &[usize]) {
+        let elements = self.argument(arg, shape);
+        self.total.arguments = self.total.arguments.saturating_add(elements);
     }
 
     fn apply(&mut self, site: Site, op: &Op, args: &[&Ratio], shapes: &[&[usize]]) -> Ratio {
@@ -263,52 +301,74 @@ impl Count {
                         varies
                     })
                 };
-                side(args[0], rank - 1).mul(&side(args[1], rank - 2))
+                let mut product = side(args[0], rank - 1).mul(&side(args[1], rank - 2));
+                product.numerator = product.numerator.scaled(inner);
+                product
             }
-            Op::Unary(UnaryFn::Exp) => self.exponential(site, args[0], &shape),
+            Op::Unary(UnaryFn::Exp) => {
+                self.exponents(args[0], &shape);
+                Ratio::of(Degree::EXPONENTIAL)
+            }
             Op::Unary(UnaryFn::Sigmoid) => {
+                self.exponents(args[0], &shape);
                 over(site, Ratio::of(Degree::EXPONENTIAL), Degree::EXPONENTIAL, &shape)
             }
             Op::Unary(UnaryFn::Gelu) => {
+                self.exponents(args[0], &shape);
                 // Three arguments may have one exponent, which makes accidents three times as likely.
                 let cube = Degree::EXPONENTIAL.times(3);
                 args[0].mul(&over(site, Ratio::of(cube), cube, &shape))
             }
             Op::Unary(UnaryFn::Silu) => {
+                self.exponents(args[0], &shape);
                 let sigmoid = over(site, Ratio::of(Degree::EXPONENTIAL), Degree::EXPONENTIAL, &shape);
                 args[0].mul(&sigmoid)
             }
             Op::Unary(UnaryFn::Tanh) => {
-                let square = Degree::EXPONENTIAL.times(2);
+                self.exponents(args[0], &shape);
+                let square = Degree::EXPONENTIAL.times(2).scaled(2);
                 over(site, Ratio::of(square), square, &shape)
             }
             Op::Unary(UnaryFn::Square) => args[0].mul(args[0]),
-            Op::Unary(UnaryFn::Sqrt) => self.root(site, args[0]),
-            Op::Unary(UnaryFn::Relu | UnaryFn::Erf | UnaryFn::Log) => {
-                self.arguments = self.arguments.plus(args[0].numerator).plus(args[0].denominator());
-                Ratio { has_max: args[0].has_max, ..Ratio::of(Degree::INPUT) }
+            Op::Unary(UnaryFn::Relu) => {
+                let case = self.uninterpreted(args[0], &shape);
+                args[0].mul(&case)
             }
-            Op::Unary(UnaryFn::Guard) | Op::Scale(_) | Op::Binary(BinaryFn::Mask) => args[0].clone(),
-            Op::Offset(_) => {
+            Op::Unary(UnaryFn::Sqrt | UnaryFn::Erf | UnaryFn::Log) => self.uninterpreted(args[0], &shape),
+            Op::Unary(UnaryFn::Guard) => args[0].clone(),
+            Op::Binary(BinaryFn::Mask) => args[0].mul(&Ratio::of(Degree::INPUT)),
+            Op::Scale(c) => {
                 let mut ratio = args[0].clone();
-                ratio.numerator = ratio.numerator.max(ratio.denominator());
+                ratio.numerator = ratio.numerator.scaled(c.num().unsigned_abs());
+                ratio.constants = ratio.constants.saturating_add(bits(c.den() as u64));
+                ratio
+            }
+            Op::Offset(c) => {
+                let mut ratio = args[0].clone();
+                let constant = ratio.denominator().scaled(c.num().unsigned_abs());
+                ratio.numerator = ratio.numerator.scaled(c.den() as u64).max(constant).scaled(2);
+                ratio.constants = ratio.constants.saturating_add(bits(c.den() as u64));
                 ratio
             }
             Op::Binary(BinaryFn::Add | BinaryFn::Sub) => args[0].add(args[1]),
             Op::Binary(BinaryFn::Mul) => args[0].mul(args[1]),
             Op::Binary(BinaryFn::Div) => {
                 let divisor = args[1];
+                self.divisors(divisor, shapes[1]);
                 let mut ratio = args[0].clone();
                 ratio.numerator = ratio.numerator.plus(divisor.denominator());
+                ratio.constants = ratio.constants.saturating_add(divisor.constants);
                 over(site, ratio, divisor.numerator, shapes[1])
             }
             Op::Binary(BinaryFn::Max) | Op::Reduce { f: ReduceFn::Max, .. } => {
                 let joint = args.iter().skip(1).fold(args[0].clone(), |joint, arg| joint.add(arg));
-                self.max(&joint)
+                self.uninterpreted(&joint, shapes[0])
             }
             Op::Reduce { f: ReduceFn::Sum, dim, keep } => {
                 let mut ratio = args[0].clone();
-                ratio.repeat((shapes[0][*dim] / keep).max(1) as u64, |divisor| divisor.varies[*dim]);
+                let terms = (shapes[0][*dim] / keep).max(1) as u64;
+                ratio.repeat(terms, |divisor| divisor.varies[*dim]);
+                ratio.numerator = ratio.numerator.scaled(terms);
                 ratio.map_varies(|varies| {
                     let mut varies = varies.to_vec();
                     varies[*dim] &= *keep > 1;
@@ -350,23 +410,6 @@ impl Count {
             Op::Causal { .. } | Op::Below { .. } => Ratio::default(),
         }
     }
-
-    fn exponential(&mut self, site: Site, exponent: &Ratio, shape: &[usize]) -> Ratio {
-        let ratio = Ratio::of(Degree::EXPONENTIAL);
-        if !exponent.has_max {
-            return ratio;
-        }
-        over(site, ratio, Degree::EXPONENTIAL, shape)
-    }
-
-    /// `sqrt(N / D) = Y / D` with `Y² = N D`.
-    fn root(&mut self, site: Site, radicand: &Ratio) -> Ratio {
-        let bound = radicand.numerator.plus(radicand.denominator());
-        let equation = bound.inputs.saturating_add(bound.exponentials).max(2);
-        self.roots.insert(site, equation.saturating_mul(2));
-        let half = Degree { inputs: bound.inputs.div_ceil(2), exponentials: bound.exponentials.div_ceil(2) };
-        Ratio { numerator: half.max(Degree::INPUT), ..radicand.clone() }
-    }
 }
 
 /// Divides by what has an element for each of a shape.
@@ -376,11 +419,36 @@ fn over(site: Site, mut ratio: Ratio, degree: Degree, shape: &[usize]) -> Ratio 
     ratio
 }
 
-/// The logarithm to base 2 of the chance that one random test accepts two programs that differ.
-pub fn log2_error(a: &Degrees, b: &Degrees, primes: super::field::Primes) -> f64 {
-    let crossed = a.numerator.plus(b.denominator).max(b.numerator.plus(a.denominator));
-    let total = crossed.plus(a.arguments).plus(b.arguments);
-    let roots = a.roots.max(1) as f64 * b.roots.max(1) as f64;
-    let chance = total.inputs as f64 / primes.p as f64 + total.exponentials as f64 / primes.q as f64;
-    (roots * chance).min(1.0).log2()
+/// How exponentials are made of independent ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Powers {
+    /// The most factors, of both programs.
+    pub factors: u64,
+    /// Exponents whose independence is checked.
+    pub checked: u64,
+}
+
+/// The logarithm to base 2 of the chance that one random test accepts two programs that differ, with primes of so many bits:
+/// see `docs/proofs.md`.
+pub fn log2_error(a: &Degrees, b: &Degrees, powers: Powers, bits: u32) -> f64 {
+    let total = a.numerator.plus(b.denominator).max(b.numerator.plus(a.denominator));
+    let argument = a.argument.plus(b.argument);
+    let factors = 2.0 * powers.factors.max(1) as f64;
+    let square = |x: f64| x * x;
+    let count = |x: u64, y: u64| x as f64 + y as f64;
+    // Pairs of arguments that may agree by accident; and a dependent or foreign exponent, with any other.
+    let pairs = square(count(a.arguments, b.arguments)) + count(a.exponents, b.exponents);
+    let zeros = |degree: Degree| {
+        // The smaller prime is not below a quarter of 2^bits.
+        (degree.inputs as f64 + factors * degree.exponentials as f64) / f64::from(bits - 2).exp2()
+    };
+    let checks = 6.0 * powers.checked as f64 * (argument.inputs.max(1) as f64) / f64::from(bits - 2).exp2();
+    // Primes that divide a coefficient, among those that are drawn: none divides one that is smaller.
+    let dividing = |height: u64| (height / u64::from(bits - 2)) as f64;
+    let vanishing = dividing(total.height) + pairs * dividing(argument.height);
+    let vanishing = vanishing / super::field::Primes::log2_choices(bits).exp2();
+    let chance = zeros(total) + pairs * zeros(argument) + checks + vanishing;
+    // Programs that are not defined are drawn again.
+    let undefined = zeros(a.denominator);
+    (chance / (1.0 - undefined).max(f64::MIN_POSITIVE)).min(1.0).log2()
 }

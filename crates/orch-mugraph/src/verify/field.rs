@@ -1,6 +1,4 @@
-//! Arithmetic modulo primes of at most 61 bits, and the pairs of primes `p = 2q + 1` that proofs use.
-//!
-//! Both primes of a pair are chosen so that square roots are powers: `p = 7 mod 8`, `q = 3 mod 4`.
+//! Arithmetic modulo primes of at most 61 bits, and the pairs of primes `p = 2q + 1` that proofs draw.
 
 use crate::floats::MatrixProduct;
 
@@ -13,29 +11,86 @@ pub struct Primes {
     pub q: u64,
 }
 
-impl Primes {
-    /// 61 and 60 bits: for proofs.
-    pub const FULL: Primes = Primes { p: (1 << 61) - 3153, q: (1 << 60) - 1577 };
-    /// 31 and 30 bits: for screening.
-    pub const SCREEN: Primes = Primes { p: (1 << 31) - 2505, q: (1 << 30) - 1253 };
-    /// 167 and 83: for tests of the bound.
-    pub const SMALL: Primes = Primes { p: 167, q: 83 };
-    /// 23 and 11: for tests of the bound.
-    pub const TINY: Primes = Primes { p: 23, q: 11 };
+/// Bits of the primes of proofs.
+pub const PROOF_BITS: u32 = 61;
+/// Bits of the primes that screen candidates.
+pub const SCREEN_BITS: u32 = 31;
 
-    /// The known pair with this larger prime.
-    pub fn known(p: u64) -> Option<Primes> {
-        [Primes::FULL, Primes::SCREEN, Primes::SMALL, Primes::TINY].into_iter().find(|primes| primes.p == p)
+/// Up to this many bits a prime may be any of its length; longer ones are 61 bits, and in the last eighth of them.
+const SHORT: u32 = 32;
+
+impl Primes {
+    /// A random pair, whose larger prime has so many bits: 4 to 32, or 61.
+    pub fn draw(bits: u32, stream: &mut Stream) -> Primes {
+        let bits = if bits > SHORT { PROOF_BITS } else { bits.max(4) };
+        let end = 1 << bits;
+        let start = if bits > SHORT { end - (end >> 3) } else { end >> 1 };
+        loop {
+            let p = (start + stream.below(end - start)) | 3;
+            let q = p >> 1;
+            if p < end && has_no_small_factor(q) && has_no_small_factor(p) && is_prime(q) && is_prime(p) {
+                return Primes { p, q };
+            }
+        }
+    }
+
+    /// The logarithm to base 2 of how many pairs [`Primes::draw`] chooses from at least, by the density of such primes that
+    /// Hardy and Littlewood conjectured and counts confirm.
+    pub fn log2_choices(bits: u32) -> f64 {
+        let of_length = if bits > SHORT { PROOF_BITS - 4 } else { bits.max(4) - 2 };
+        let log = f64::from(if bits > SHORT { PROOF_BITS } else { bits.max(4) }) * std::f64::consts::LN_2;
+        f64::from(of_length) + (1.32 / (log * log)).log2()
     }
 }
 
-/// A prime modulus: below `2^32`, or `2^bits - deficit` with at most 61 bits and a deficit below `2^16`.
+/// The primes below 100 but 2.
+const SMALL_PRIMES: [u64; 24] =
+    [3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97];
+
+fn has_no_small_factor(n: u64) -> bool {
+    SMALL_PRIMES.iter().all(|&small| n == small || !n.is_multiple_of(small))
+}
+
+/// Miller and Rabin's test with bases that decide all numbers of 64 bits.
+fn is_prime(n: u64) -> bool {
+    if n < 4 || n.is_multiple_of(2) {
+        return matches!(n, 2 | 3);
+    }
+    let twos = (n - 1).trailing_zeros();
+    let odd = (n - 1) >> twos;
+    let mul = |a: u64, b: u64| (u128::from(a) * u128::from(b) % u128::from(n)) as u64;
+    let pow = |mut base: u64, mut e: u64| {
+        let mut result = 1;
+        while e > 0 {
+            if e & 1 == 1 {
+                result = mul(result, base);
+            }
+            base = mul(base, base);
+            e >>= 1;
+        }
+        result
+    };
+    [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37].into_iter().filter(|base| base % n != 0).all(|base| {
+        let mut x = pow(base, odd);
+        x == 1
+            || (0..twos).any(|_| {
+                let hit = x == n - 1;
+                x = mul(x, x);
+                hit
+            })
+    })
+}
+
+/// A prime modulus: below `2^32`, or of `bits` at most 61 and not smaller than `2^bits - 2^(bits - 3)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Modulus {
     /// The prime.
     pub prime: u64,
     bits: u32,
-    deficit: u64,
+    /// `2^(2 bits) / prime`, rounded down.
+    reciprocal: u64,
+    /// `2^(64 + bits - 1) / prime`, rounded down.
+    wide_reciprocal: u64,
     /// The residue of `2^64`.
     word: u64,
 }
@@ -47,23 +102,29 @@ impl Modulus {
     /// A modulus; see the type for which there are.
     pub fn new(prime: u64) -> Modulus {
         let bits = 64 - prime.leading_zeros();
-        let deficit = (1 << bits) - prime;
-        debug_assert!(bits <= 32 || (bits <= 61 && deficit < 1 << 16));
-        Modulus { prime, bits, deficit, word: ((1u128 << 64) % u128::from(prime)) as u64 }
+        debug_assert!(bits <= SHORT || (bits <= 61 && (1 << bits) - prime <= 1 << (bits - 3)));
+        let over = |power: u32| ((1u128 << power) / u128::from(prime)) as u64;
+        let (reciprocal, wide_reciprocal) = (over(2 * bits), over(63 + bits));
+        Modulus { prime, bits, reciprocal, wide_reciprocal, word: ((1u128 << 64) % u128::from(prime)) as u64 }
     }
 
     /// The residue of a 128-bit number.
     #[inline]
     pub fn reduce(&self, x: u128) -> u64 {
         let (high, low) = ((x >> 64) as u64, x as u64);
-        if self.bits <= 32 {
+        if self.bits <= SHORT {
             let low = low % self.prime;
             return if high == 0 { low } else { (high % self.prime * self.word + low) % self.prime };
         }
-        // 2^64 is a number below 2^20 here, and 2^bits is the deficit.
-        let x = u128::from(high) * u128::from(self.word) + u128::from(low);
-        let x = (x >> self.bits) as u64 * self.deficit + (x as u64 & ((1 << self.bits) - 1));
-        if x >= self.prime { x - self.prime } else { x }
+        // Both the quotient's low word and the reciprocal's rounding leave less than 2^(66 - bits) multiples.
+        let quotient = (u128::from(high) * u128::from(self.wide_reciprocal)) >> (self.bits - 1);
+        let rest = x - quotient * u128::from(self.prime);
+        // A prime is at least 7/8 of 2^bits.
+        let mut rest = (rest - (rest >> self.bits) * u128::from(self.prime)) as u64;
+        while rest >= self.prime {
+            rest -= self.prime;
+        }
+        rest
     }
 
     /// The sum.
@@ -82,7 +143,17 @@ impl Modulus {
     /// The product.
     #[inline]
     pub fn mul(&self, a: u64, b: u64) -> u64 {
-        self.reduce(u128::from(a) * u128::from(b))
+        let x = u128::from(a) * u128::from(b);
+        if self.bits <= SHORT {
+            return x as u64 % self.prime;
+        }
+        let high = (x >> (self.bits - 1)) as u64;
+        let quotient = ((u128::from(high) * u128::from(self.reciprocal)) >> (self.bits + 1)) as u64;
+        let mut rest = (x as u64).wrapping_sub(quotient.wrapping_mul(self.prime));
+        while rest >= self.prime {
+            rest -= self.prime;
+        }
+        rest
     }
 
     /// A power.
@@ -117,12 +188,6 @@ impl Modulus {
             inverse = self.mul(inverse, value);
         }
         Some(prefix)
-    }
-
-    /// The root that is a square itself, if there is a root.
-    pub fn sqrt(&self, a: u64) -> Option<u64> {
-        let root = self.pow(a, self.prime.div_ceil(4));
-        (self.mul(root, root) == a).then_some(root)
     }
 
     /// The residue of a signed integer.
@@ -260,42 +325,38 @@ impl Stream {
 mod tests {
     use super::*;
 
-    fn is_prime(n: u64) -> bool {
-        // Deterministic for 64 bits with these bases.
-        let (odd, twos) = ((n - 1) >> (n - 1).trailing_zeros(), (n - 1).trailing_zeros());
-        let mul = |a: u64, b: u64| (u128::from(a) * u128::from(b) % u128::from(n)) as u64;
-        let pow = |mut base: u64, mut e: u64| {
-            let mut result = 1;
-            while e > 0 {
-                if e & 1 == 1 {
-                    result = mul(result, base);
-                }
-                base = mul(base, base);
-                e >>= 1;
+    #[test]
+    fn pairs_are_safe_primes() {
+        let mut stream = Stream::new(7);
+        for bits in [4, 8, 11, 14, SCREEN_BITS, PROOF_BITS] {
+            let draws: Vec<Primes> = (0..20).map(|_| Primes::draw(bits, &mut stream)).collect();
+            for Primes { p, q } in &draws {
+                let divides = |n: u64| (2..1000).any(|d| d < n && n.is_multiple_of(d));
+                assert!(
+                    *p == 2 * q + 1 && 64 - p.leading_zeros() == bits && !divides(*p) && !divides(*q),
+                    "{p}"
+                );
             }
-            result
-        };
-        [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37].into_iter().filter(|base| base % n != 0).all(|base| {
-            let mut x = pow(base, odd);
-            x == 1
-                || (0..twos).any(|_| {
-                    let hit = x == n - 1;
-                    x = mul(x, x);
-                    hit
-                })
-        })
+            assert!(draws.iter().any(|primes| *primes != draws[0]) || bits == 4);
+        }
     }
 
     #[test]
-    fn pairs_are_safe_primes_with_easy_roots() {
-        for Primes { p, q } in [Primes::FULL, Primes::SCREEN, Primes::SMALL, Primes::TINY] {
-            assert!(is_prime(p) && is_prime(q) && p == 2 * q + 1 && p % 8 == 7 && q % 4 == 3, "{p}");
+    fn small_pairs_are_as_many_as_counted() {
+        for bits in [12, 16, 20] {
+            let is_pair = |p: &u64| is_prime(*p) && is_prime(p >> 1);
+            let count = (1u64 << (bits - 1)..1 << bits).filter(is_pair).count();
+            assert!((count as f64).log2() >= Primes::log2_choices(bits), "{bits}: {count}");
         }
     }
 
     #[test]
     fn arithmetic_agrees_with_division() {
-        for prime in [Primes::FULL.p, Primes::FULL.q, Primes::SCREEN.p, 167, 23, 11] {
+        let mut stream = Stream::new(3);
+        let drawn: Vec<Primes> = (0..8).map(|_| Primes::draw(PROOF_BITS, &mut stream)).collect();
+        let screen = Primes::draw(SCREEN_BITS, &mut stream).p;
+        let drawn = drawn.iter().flat_map(|primes| [primes.p, primes.q]);
+        for prime in drawn.chain([screen, 167, 23, 11]) {
             let modulus = Modulus::new(prime);
             let mut stream = Stream::new(prime);
             for _ in 0..1000 {
@@ -306,13 +367,15 @@ mod tests {
                 if let Some(inverse) = modulus.inverse(a) {
                     assert_eq!(modulus.mul(a, inverse), 1 % prime);
                 }
-                let square = modulus.mul(a, a);
-                let root = modulus.sqrt(square).expect("a square has a root");
-                assert!(root == a || root == modulus.sub(0, a));
+                let b = stream.below(prime);
+                let product = u128::from(a) * u128::from(b) % u128::from(prime);
+                assert_eq!(modulus.mul(a, b), product as u64);
             }
             assert_eq!(modulus.reduce(u128::MAX), (u128::MAX % u128::from(prime)) as u64);
+            let largest = prime - 1;
+            assert_eq!(modulus.mul(largest, largest), 1 % prime);
         }
-        let modulus = Modulus::new(Primes::FULL.p);
+        let modulus = Modulus::new(Primes::draw(PROOF_BITS, &mut Stream::new(1)).p);
         assert_eq!(modulus.inverses(&[5, 0]), None);
         let inverses = modulus.inverses(&[5, 7, 11]).expect("no zero");
         let pairs = [5, 7, 11].into_iter().zip(inverses);
@@ -321,7 +384,7 @@ mod tests {
 
     #[test]
     fn matrix_products_agree_with_their_definition() {
-        let modulus = Modulus::new(Primes::FULL.p);
+        let modulus = Modulus::new(Primes::draw(PROOF_BITS, &mut Stream::new(1)).p);
         let mut stream = Stream::new(1);
         let (m, k, n) = (3, 131, 7);
         let lhs: Vec<u64> = (0..m * k).map(|_| modulus.prime - 1 - stream.below(3)).collect();

@@ -1,14 +1,18 @@
-//! Programs cut down along parallel indices: to one element, or to one block of two where blocks compute several.
+//! Programs cut down along parallel indices to a few elements, in at most two blocks.
 //!
 //! An index is *parallel* in a program if each element of the output along it depends on the same element of the inputs
 //! only, always in the same way: heads and rows of an attention, columns of a matrix product. If it is parallel in both of
-//! two programs, they are equal at any extent if they are equal at one. What decides is the operators: an index is not
-//! parallel once it is summed, concatenated, cut by a loop, compared with another one (in a causal mask), or cut by a grid
-//! in one place and not in another. That holds for the operators inside blocks too, so the number of elements of a tile
-//! does not matter either: kernels whose tiles differ need not be tested at a common multiple of them.
+//! two programs, and the same dimensions of their outputs run over it, they are equal at any extent if they are equal at
+//! two. What decides is the operators: an index is not parallel once it is summed, concatenated, cut by a loop, compared
+//! with another one (in a causal mask), met by another one, twice in one tensor, or cut by a grid in one place and not in
+//! another. That holds for the operators inside blocks too, so the number of elements of a tile does not matter either:
+//! kernels whose tiles differ need not be tested at a common multiple of them.
+//!
+//! Indices are cut to different extents of two at least, which no other dimension has. So an index that this module took
+//! for another one is an error of shapes, and the programs are not cut.
 
 use super::shrink::{Classes, resize, with_shape};
-use crate::graph::{BlockGraph, MuGraph, Node, TensorId, TileNode};
+use crate::graph::{Accumulation, BlockGraph, MuGraph, Node, TensorId, TileNode};
 use crate::op::Op;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +22,14 @@ type Index = usize;
 /// The index of each dimension of a tensor or tile, if it is a parallel one.
 type Dims = Vec<Option<Index>>;
 
-/// What a tile of several elements is cut to. Tiles of one element would be repeated to any extent.
-const TILE: usize = 2;
+/// Extents of indices, before and now.
+type Extents = BTreeMap<Index, (usize, usize)>;
+
+/// The least extent of an index: a tile of one element would be repeated to any extent.
+const LEAST: usize = 2;
+
+/// The least extent of an index that a grid cuts into tiles of several elements: two blocks, of which the first has two.
+const LEAST_TILED: usize = 3;
 
 /// Two programs at smaller extents, which are equal if and only if the given ones are.
 pub(crate) struct Isomorph {
@@ -27,6 +37,8 @@ pub(crate) struct Isomorph {
     pub(crate) program: MuGraph,
     /// The candidate.
     pub(crate) candidate: MuGraph,
+    /// The program with one element along the indices that may be cut.
+    pub(crate) single: MuGraph,
     /// Extents that are smaller: before and now.
     pub(crate) cut: Vec<(usize, usize)>,
 }
@@ -41,6 +53,10 @@ pub(crate) fn isomorph(program: &MuGraph, candidate: &MuGraph) -> Option<Isomorp
     walk.program(program, &own);
     let inputs: Vec<&Dims> = program.inputs().map(|(id, ..)| &own[id.index()]).collect();
     let theirs = walk.candidate(candidate, &inputs);
+    let outputs = |graph: &MuGraph| graph.outputs().iter().map(|(_, id)| id.index()).collect::<Vec<_>>();
+    for (own_at, at) in outputs(program).into_iter().zip(outputs(candidate)) {
+        walk.same(&own[own_at], &theirs[at]);
+    }
     let extents = walk.extents(program, &own);
     let now = |dims: &Dims, shape: &[usize]| -> Vec<usize> {
         let extent = |(index, &full): (&Option<Index>, &usize)| {
@@ -49,11 +65,17 @@ pub(crate) fn isomorph(program: &MuGraph, candidate: &MuGraph) -> Option<Isomorp
         dims.iter().zip(shape).map(extent).collect()
     };
     let small = resize(program, |id, dim| now(&own[id.index()], program.shape(id))[dim]).ok()?;
-    let small_candidate = cut_candidate(candidate, &theirs, &walk, &now)?;
+    let single = resize(program, |id, dim| {
+        let index = own[id.index()][dim].filter(|index| extents.contains_key(index));
+        index.map_or(program.shape(id)[dim], |_| 1)
+    });
+    let single = single.ok()?;
+    let small_candidate = cut_candidate(candidate, &theirs, (&walk.grids, &extents), &now)?;
     let cut: BTreeSet<(usize, usize)> = extents.values().copied().filter(|(from, to)| from != to).collect();
     (!cut.is_empty()).then(|| Isomorph {
         program: small,
         candidate: small_candidate,
+        single,
         cut: cut.into_iter().collect(),
     })
 }
@@ -84,7 +106,7 @@ struct Walk {
     /// Indices of which a block of some kernel has several elements, not all.
     tiled: BTreeSet<Index>,
     /// For each kernel the index that each grid dimension cuts.
-    grids: BTreeMap<TensorId, Vec<Option<Index>>>,
+    grids: BTreeMap<TensorId, Dims>,
     /// The program's masks.
     masks: Vec<(Op, Dims)>,
 }
@@ -136,7 +158,8 @@ impl Walk {
             | Op::Rotate { dim, .. }
             | Op::Concat { dim } => {
                 self.refuse(args.iter().map(|arg| arg[*dim]));
-                let mut result = args[0].clone();
+                let args: Vec<&[Option<Index>]> = args.iter().map(|arg| arg.as_slice()).collect();
+                let mut result = self.joined(&args);
                 result[*dim] = None;
                 result
             }
@@ -163,6 +186,22 @@ impl Walk {
         result
     }
 
+    /// Refuses what is in one place of two tensors that are to be the same, and not in the other.
+    fn same(&mut self, a: &Dims, b: &Dims) {
+        for (a, b) in a.iter().zip(b).filter(|(a, b)| a != b) {
+            self.refuse([*a, *b]);
+        }
+    }
+
+    /// Refuses what a tensor or tile of the candidate has twice.
+    fn once(&mut self, dims: &Dims) {
+        for (at, index) in dims.iter().enumerate() {
+            if index.is_some() && dims[..at].contains(index) {
+                self.refuse([*index]);
+            }
+        }
+    }
+
     /// The indices of a candidate's tensors, from those of its inputs.
     fn candidate(&mut self, candidate: &MuGraph, inputs: &[&Dims]) -> Vec<Dims> {
         let mut tensors: Vec<Dims> = Vec::new();
@@ -184,6 +223,7 @@ impl Walk {
                 }
             }
         }
+        tensors.iter().for_each(|dims| self.once(dims));
         tensors
     }
 
@@ -203,10 +243,14 @@ impl Walk {
                     let args: Vec<&Dims> = args.iter().map(|arg| &tiles[arg.index()]).collect();
                     self.op(op, &args, args[0].len())
                 }
+                TileNode::Accumulate { how: Accumulation::RescaledSum { max, .. }, tile } => {
+                    self.joined(&[&tiles[tile.index()], &tiles[max.index()]])
+                }
                 TileNode::Accumulate { tile, .. } | TileNode::RunningMax { tile } => {
                     tiles[tile.index()].clone()
                 }
             };
+            self.once(&dims);
             tiles.push(dims);
         }
         let results = block.stores.iter().map(|store| {
@@ -266,25 +310,35 @@ impl Walk {
         grid
     }
 
-    /// Extents of parallel indices, before and now.
-    fn extents(&self, program: &MuGraph, dims: &[Dims]) -> BTreeMap<Index, (usize, usize)> {
-        let mut extents = BTreeMap::new();
+    /// Extents of parallel indices, before and now: all different, and different from the extents that stay.
+    fn extents(&self, program: &MuGraph, dims: &[Dims]) -> Extents {
+        let mut full = BTreeMap::new();
+        let mut taken = BTreeSet::new();
         for (at, dims) in dims.iter().enumerate() {
-            for (index, &full) in dims.iter().zip(&program.shapes()[at]) {
-                let Some(index) = index.filter(|index| !self.serial.contains(index)) else { continue };
-                let now = if self.tiled.contains(&index) { TILE } else { 1 };
-                extents.insert(index, (full, now.min(full)));
+            for (index, &extent) in dims.iter().zip(&program.shapes()[at]) {
+                match index.filter(|index| !self.serial.contains(index)) {
+                    Some(index) => drop(full.insert(index, extent)),
+                    None => drop(taken.insert(extent)),
+                }
             }
+        }
+        let mut extents = BTreeMap::new();
+        for (index, full) in full {
+            let least = if self.tiled.contains(&index) { LEAST_TILED } else { LEAST };
+            let now = (least..full).find(|extent| !taken.contains(extent)).unwrap_or(full);
+            taken.insert(now);
+            extents.insert(index, (full, now));
         }
         extents
     }
 }
 
-/// The candidate at smaller extents, with one block along each parallel index.
+/// The candidate at smaller extents, with two blocks along each parallel index that several blocks share, or with one
+/// per element where it is that.
 fn cut_candidate(
     candidate: &MuGraph,
     dims: &[Dims],
-    walk: &Walk,
+    (grids, extents): (&BTreeMap<TensorId, Dims>, &Extents),
     now: &dyn Fn(&Dims, &[usize]) -> Vec<usize>,
 ) -> Option<MuGraph> {
     let shape = |id: TensorId| now(&dims[id.index()], candidate.shape(id));
@@ -299,10 +353,11 @@ fn cut_candidate(
             }
             Node::Block(block) => {
                 let mut block = block.clone();
-                for (axis, index) in walk.grids.get(&first)?.iter().enumerate() {
-                    if index.is_some_and(|index| !walk.serial.contains(&index)) {
-                        block.grid[axis] = 1;
-                    }
+                for (blocks, index) in block.grid.iter_mut().zip(grids.get(&first)?) {
+                    let Some(&(full, now)) = index.as_ref().and_then(|index| extents.get(index)) else {
+                        continue;
+                    };
+                    *blocks = if *blocks == full { now } else { (*blocks).min(2) };
                 }
                 small.block(block).ok()?;
             }
@@ -364,10 +419,12 @@ mod tests {
         let candidate = kernel("[3, 8]", ["[0, 1]", "[0, -]", "[0, -]"], "[0, 1]");
         let small = isomorph(&program, &candidate).unwrap();
         // A block has two heads and eight rows; columns of the values are in no product with themselves.
-        assert_eq!(small.cut, [(6, 2), (16, 1), (64, 2)]);
+        let [heads, rows, columns] = [3, 4, 2];
+        assert_eq!(small.cut, [(6, heads), (16, columns), (64, rows)]);
         let shapes: Vec<&[usize]> = small.candidate.shapes().iter().map(Vec::as_slice).collect();
-        assert_eq!(shapes, [&[2, 2, 16][..], &[2, 16, 256], &[2, 256, 1], &[2, 2, 1]]);
-        assert_eq!(small.program.shape(small.program.outputs()[0].1), [2, 2, 1]);
+        let o = [heads, rows, columns];
+        assert_eq!(shapes, [&[heads, rows, 16][..], &[heads, 16, 256], &[heads, 256, columns], &o]);
+        assert_eq!(small.program.shape(small.program.outputs()[0].1), o);
     }
 
     /// Rows are in tiles of 24 and of 10, of which the least common multiple is all of them.
@@ -401,9 +458,9 @@ mod tests {
         };
         let program = parse(program).unwrap();
         let small = isomorph(&program, &kernels("scale(1) s1")).unwrap();
-        assert_eq!(small.cut, [(120, 2)]);
+        assert_eq!(small.cut, [(120, 3)]);
         let shapes: Vec<&[usize]> = small.candidate.shapes().iter().map(Vec::as_slice).collect();
-        assert_eq!(shapes, [&[2, 8][..], &[2, 8], &[2, 1]]);
+        assert_eq!(shapes, [&[3, 8][..], &[3, 8], &[3, 1]]);
         // What takes rows of one tile together is not cut, and seen to be wrong.
         let wrong = kernels("rotate(0, 1) s1");
         assert!(isomorph(&program, &wrong).is_none());

@@ -1,12 +1,13 @@
-//! Equivalence of µGraphs by polynomial identity testing over a pair of prime fields, and certificates of it.
+//! Equivalence of µGraphs by polynomial identity testing over random pairs of prime fields, and certificates of it.
 //!
 //! Both programs are evaluated on the same random residues. An output element of a program of the LAX fragment is a ratio
-//! of polynomials in inputs and exponentials; if exponentials are independent and uniform, two different ratios agree
-//! with a chance of at most `degree in inputs / p + degree in exponentials / q` per test (Schwartz and Zippel, applied to
-//! the crossed products). In contrast to Mirage (OSDI'25, section 5), whose bound grows with the number of exponentials,
-//! this one grows with degrees only, and inputs are random rather than a ramp. A proof is two tests with 61-bit primes.
+//! of polynomials in inputs, exponentials and values of uninterpreted functions; if exponentials are independent and
+//! uniform, two different ratios agree with a chance of at most their degrees over the primes (Schwartz and Zippel, applied
+//! to the crossed products). In contrast to Mirage (OSDI'25, section 5), whose bound grows with the number of exponentials,
+//! this one grows with degrees only, inputs are random rather than a ramp, and primes are drawn. A proof is as many tests
+//! as its bound takes. The argument, step by step, is in `docs/proofs.md`.
 //!
-//! Indices that both programs treat element by element are cut to what one block computes (`isomorph`).
+//! Indices that both programs treat element by element are cut to a few elements (`isomorph`).
 //!
 //! What a proof rests on is listed in the certificate as premises, and checked where it can be.
 
@@ -19,44 +20,54 @@ mod rank;
 pub mod residues;
 mod sample;
 mod shrink;
+pub mod sign;
 pub mod table;
 
 pub(crate) use isomorph::isomorph;
 
 pub use certificate::{Certificate, CertificateError, Test};
-pub use field::Primes;
-pub use rank::{RankCheck, check_rank};
-pub use residues::MaxMode;
+pub use field::{PROOF_BITS, SCREEN_BITS};
+pub use rank::RankCheck;
 pub use shrink::shrink;
 pub(crate) use shrink::{Classes, resize};
 
 use crate::eval::{EvalError, outputs};
 use crate::graph::{MuGraph, Node, TileNode};
-use crate::op::{BinaryFn, Op, ReduceFn};
-use degree::{degrees, log2_error};
+use crate::op::Op;
+use degree::{Degrees, Powers, degrees, log2_error};
 use field::Stream;
 use lax::{LaxFacts, lax};
-use residues::{Exponents, Filter, Residues, TestBase};
+use residues::{Notes, ResidueDomain, Residues, TestBase};
 use table::Table;
 
-/// How often inputs are drawn again because a divisor was zero.
+/// How often inputs are drawn again because a divisor of the program was zero.
 pub const ATTEMPTS: usize = 1000;
+
+/// A proof errs with a chance of at most 2 to minus this.
+pub const LEAST_BITS: f64 = 80.0;
+
+/// The logarithm to base 2 of how many candidates for one program a bound is stated for: a search proves some of many.
+pub const UNION_BITS: f64 = 20.0;
+
+/// Tests that a proof takes at most.
+pub const MOST_TESTS: usize = 8;
+
+/// Multiplications up to which uncut programs are tested too: a fraction of a second.
+const UNCUT_WORK: u64 = 1 << 23;
 
 /// How to verify.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifyOptions {
-    /// The primes.
-    pub primes: Primes,
-    /// Independent tests.
-    pub tests: usize,
+    /// Bits of the primes.
+    pub prime_bits: u32,
     /// What seeds are derived from, together with both programs.
     pub seed: u64,
 }
 
 impl Default for VerifyOptions {
-    /// Two tests with 61-bit primes.
+    /// 61-bit primes.
     fn default() -> Self {
-        VerifyOptions { primes: Primes::FULL, tests: 2, seed: 0 }
+        VerifyOptions { prime_bits: PROOF_BITS, seed: 0 }
     }
 }
 
@@ -82,7 +93,7 @@ pub enum Rejection {
     Unproved(String),
 }
 
-/// Shows that two µGraphs compute the same, for real numbers.
+/// Shows that two µGraphs compute the same, for real numbers, wherever the first is defined.
 ///
 /// # Errors
 /// If they differ, or could not be shown to be equal.
@@ -92,49 +103,198 @@ pub fn verify(
     options: &VerifyOptions,
 ) -> Result<Certificate, Rejection> {
     let pair = Pair::new(program, candidate)?;
-    let max = pair.max;
+    if let Some((first, _)) = program.nodes().find(|(_, node)| matches!(node, Node::Block(_))) {
+        return Err(Rejection::Unproved(format!("{first} of the program is defined by a block graph")));
+    }
     let small = isomorph(program, candidate);
     let small_pair = small.as_ref().and_then(|small| Pair::new(&small.program, &small.candidate).ok());
-    let (tested, cut) = match (&small_pair, &small) {
-        (Some(tested), Some(small)) => (tested, small.cut.clone()),
-        _ => (&pair, Vec::new()),
+    let tested = match (&small_pair, &small) {
+        (Some(pair), Some(small)) => Tested { pair, single: &small.single, cut: &small.cut },
+        _ => Tested { pair: &pair, single: program, cut: &[] },
     };
-    let mut tests = Vec::new();
-    for number in 0..options.tests {
-        let seed = certificate::seed(&pair, options.seed, number);
-        let resampled = tested.test(options.primes, seed, number == 0)?;
-        tests.push(Test { seed, resampled });
+    let seed = |number| certificate::seed(&pair, options.seed, number);
+    // Exponents are taken apart only where they differ as they are.
+    let proof = match tested.prove(options, &seed, false) {
+        Err(Rejection::Unproved(_)) => tested.prove(options, &seed, true)?,
+        other => other?,
+    };
+    if !tested.cut.is_empty() && work(program).saturating_add(work(candidate)) <= UNCUT_WORK {
+        pair.compare(options.prime_bits, seed(MOST_TESTS))?;
     }
-    if max == MaxMode::Free {
-        tested.exponents_without_maxima(options.primes, tests.first().map_or(0, |test| test.seed))?;
-    }
-    let unproved = |e: EvalError| Rejection::Unproved(e.to_string());
-    let small = shrink(program).map_err(|e| Rejection::Unproved(format!("the program, {e}")))?;
-    let rank = check_rank(&small, certificate::seed(&pair, options.seed, options.tests)).map_err(unproved)?;
-    let count = |graph| degrees(graph, max == MaxMode::Free).map_err(|e| Rejection::Unproved(e.to_string()));
-    let (own, other) = (count(program)?, count(candidate)?);
-    let log2_bound = log2_error(&own, &other, options.primes) * options.tests as f64;
-    Ok(certificate::Certificate::new(&pair, options, (tests, rank), ([own, other], log2_bound), (max, &cut)))
+    Ok(Certificate::new(&pair, options, &proof, tested.cut))
 }
 
-/// One random test alone, as a screen: which seeds reject. Says nothing about premises.
+/// One random comparison, as a screen: which seeds reject. Says nothing about premises.
 ///
 /// # Errors
 /// As [`verify`].
-pub fn screen(program: &MuGraph, candidate: &MuGraph, primes: Primes, seed: u64) -> Result<(), Rejection> {
+pub fn screen(program: &MuGraph, candidate: &MuGraph, prime_bits: u32, seed: u64) -> Result<(), Rejection> {
+    Pair::new(program, candidate)?.compare(prime_bits, seed)
+}
+
+/// One of the tests that a proof consists of, uncut, with its premises checked. Returns the logarithm to base 2 of the chance
+/// that it accepts programs that differ.
+///
+/// # Errors
+/// As [`verify`].
+pub fn single_test(
+    program: &MuGraph,
+    candidate: &MuGraph,
+    prime_bits: u32,
+    seed: u64,
+) -> Result<f64, Rejection> {
     let pair = Pair::new(program, candidate)?;
-    pair.test(primes, seed, false).map(|_| ())
+    let tested = Tested { pair: &pair, single: program, cut: &[] };
+    let (_, _, powers) = tested.test(prime_bits, seed, false)?;
+    Ok(log2_error(&count(program)?, &count(candidate)?, powers, prime_bits))
+}
+
+fn count(graph: &MuGraph) -> Result<Degrees, Rejection> {
+    degrees(graph).map_err(|e| Rejection::Unproved(e.to_string()))
+}
+
+/// Multiplications of an evaluation, about.
+fn work(graph: &MuGraph) -> u64 {
+    let elems = |shape: &[usize]| crate::op::elems(shape) as u64;
+    let applied = |op: &Op, shapes: &[&[usize]]| -> u64 {
+        let result = op.infer(shapes).map_or(0, |shape| elems(&shape));
+        let operands = shapes.iter().map(|shape| elems(shape)).max().unwrap_or(0);
+        match op {
+            Op::Matmul => result.saturating_mul(shapes[0].last().map_or(1, |&inner| inner as u64)),
+            _ => result.max(operands),
+        }
+    };
+    let node = |node: &Node| match node {
+        Node::Input { .. } => 0,
+        Node::Op { op, args } => applied(op, &args.iter().map(|arg| graph.shape(*arg)).collect::<Vec<_>>()),
+        Node::Block(block) => {
+            let origin = vec![0; block.grid.len()];
+            let Ok(shapes) = crate::tiling::tile_shapes(block, graph.shapes(), (&origin, 0)) else {
+                return u64::MAX;
+            };
+            let tiles = block.nodes.iter().zip(&shapes).map(|(node, shape)| match node {
+                TileNode::Op { op, args } => {
+                    applied(op, &args.iter().map(|arg| shapes[arg.index()].as_slice()).collect::<Vec<_>>())
+                }
+                // Sets of arguments grow along the loop.
+                TileNode::RunningMax { .. } => elems(shape).saturating_mul(64),
+                TileNode::Load { .. } | TileNode::Accumulate { .. } => elems(shape),
+            });
+            let repeats = (block.blocks() as u64).saturating_mul(block.loop_range as u64);
+            tiles.fold(0, u64::saturating_add).saturating_mul(repeats)
+        }
+    };
+    graph.nodes().map(|(_, at)| node(at)).fold(0, u64::saturating_add)
+}
+
+/// What tests passed, and what they come to.
+pub(crate) struct Proof {
+    pub(crate) tests: Vec<Test>,
+    pub(crate) degrees: [Degrees; 2],
+    pub(crate) rank: RankCheck,
+    pub(crate) log2_bound: f64,
+}
+
+/// What is tested for a pair: itself, or both programs cut.
+struct Tested<'a> {
+    pair: &'a Pair<'a>,
+    /// The program with one element along the indices that may be cut.
+    single: &'a MuGraph,
+    cut: &'a [(usize, usize)],
+}
+
+impl Tested<'_> {
+    /// As many tests as a bound takes.
+    fn prove(
+        &self,
+        options: &VerifyOptions,
+        seed: &dyn Fn(usize) -> u64,
+        splits: bool,
+    ) -> Result<Proof, Rejection> {
+        let bits = options.prime_bits;
+        let degrees = [count(self.pair.program)?, count(self.pair.candidate)?];
+        let (first, rank, powers) = self.test(bits, seed(0), splits)?;
+        let log2_chance = log2_error(&degrees[0], &degrees[1], powers, bits);
+        let wanted = ((LEAST_BITS + UNION_BITS) / -log2_chance).ceil().max(1.0);
+        if wanted.is_nan() || wanted > MOST_TESTS as f64 {
+            let problem = format!(
+                "a test errs with a chance of 2^{log2_chance:.1}, and {MOST_TESTS} are too few for 2^-{LEAST_BITS}"
+            );
+            return Err(Rejection::Unproved(problem));
+        }
+        let mut proof = Proof { tests: vec![first], degrees, rank, log2_bound: 0.0 };
+        for number in 1..wanted as usize {
+            let (test, _, more) = self.test(bits, seed(number), splits)?;
+            if more.factors > powers.factors || more.checked > powers.checked {
+                return Err(Rejection::Unproved("tests find different exponents".into()));
+            }
+            proof.tests.push(test);
+        }
+        proof.log2_bound = log2_chance * proof.tests.len() as f64 + UNION_BITS;
+        Ok(proof)
+    }
+
+    /// Compares all output elements for random inputs, drawn until the program is defined, and checks that exponentials are
+    /// independent, and that the candidate is defined where the program is.
+    fn test(&self, bits: u32, seed: u64, splits: bool) -> Result<(Test, RankCheck, Powers), Rejection> {
+        let pair = self.pair;
+        let mut stream = Stream::new(seed);
+        let base = TestBase::new(bits, &mut stream);
+        let facts = lax(self.single).map_err(|e| Rejection::Outside(format!("the program, {e},")))?;
+        let rank = rank::check_rank(self.single, &facts, &base, (splits, &mut stream));
+        let rank = match rank {
+            Ok(rank) => rank,
+            Err(e) => {
+                // What differs says more than what cannot be proved.
+                pair.compare(bits, seed)?;
+                return Err(Rejection::Unproved(e.to_string()));
+            }
+        };
+        let noted = |domain: &mut ResidueDomain<'_>| {
+            domain.splits = splits;
+            domain.notes.exponents = true;
+            // Where signs do not say all.
+            domain.notes.defined = !pair.facts[1].all().all(|facts| facts.is_defined);
+        };
+        let (inputs, own, resampled) = pair.defined(&base, &mut stream, &noted)?;
+        let given = pair.given(&base, &inputs, &noted, &own.notes)?;
+        compare(&own.outputs, &given.outputs)?;
+        let missing = given.notes.atoms.difference(&own.notes.atoms).count();
+        if missing > 0 {
+            let problem = format!("{missing} exponents of the candidate are not among the program's");
+            return Err(Rejection::Unproved(problem));
+        }
+        pair.check_defined(&base, &inputs, &given.notes)?;
+        if rank.exponentials > 0 && rank.elements[0] < rank.elements[1] {
+            pair.check_reads(&base, &mut stream, (&inputs, &given.outputs))?;
+        }
+        let factors = |notes: &Notes| notes.powers.saturating_mul(notes.denominator);
+        let factors = factors(&own.notes).max(factors(&given.notes));
+        let (p, q) = (base.p().prime, base.q().prime);
+        Ok((
+            Test { seed, p, q, resampled },
+            rank.clone(),
+            Powers { factors, checked: rank.exponentials as u64 },
+        ))
+    }
 }
 
 /// Two programs of one signature, typed.
 pub(crate) struct Pair<'a> {
     pub(crate) program: &'a MuGraph,
     pub(crate) candidate: &'a MuGraph,
-    /// What maxima are.
-    pub(crate) max: MaxMode,
     facts: [Table<LaxFacts>; 2],
     needs: Vec<(bool, bool)>,
 }
+
+/// What an evaluation gives.
+struct Evaluated {
+    outputs: Vec<Residues>,
+    notes: Notes,
+}
+
+/// Tells a domain what to note.
+type Noted<'a> = dyn Fn(&mut ResidueDomain<'_>) + 'a;
 
 impl<'a> Pair<'a> {
     pub(crate) fn new(program: &'a MuGraph, candidate: &'a MuGraph) -> Result<Pair<'a>, Rejection> {
@@ -155,91 +315,138 @@ impl<'a> Pair<'a> {
                 return Err(Rejection::Outside(format!("{name}, {problem},")));
             }
         }
-        let max = max_mode(program, candidate);
-        let typed =
-            |name: &str, graph| lax(graph, max).map_err(|e| Rejection::Outside(format!("{name}, {e},")));
+        let typed = |name: &str, graph| lax(graph).map_err(|e| Rejection::Outside(format!("{name}, {e},")));
         let facts = [typed("the program", program)?, typed("the candidate", candidate)?];
         let needs = program.inputs().zip(candidate.inputs()).map(|((a, _, _), (b, _, _))| {
             let (a, b) = (facts[0].tensors[a.index()], facts[1].tensors[b.index()]);
             (a.needs_p || b.needs_p, a.needs_q || b.needs_q)
         });
         let needs = needs.collect();
-        Ok(Pair { program, candidate, facts, needs, max })
+        Ok(Pair { program, candidate, facts, needs })
     }
 
-    /// Compares all output elements for random inputs, drawn until both programs are defined. Returns how often they were
-    /// drawn again. Optionally checks that the candidate's exponents are among the program's.
-    pub(crate) fn test(&self, primes: Primes, seed: u64, check_exponents: bool) -> Result<usize, Rejection> {
-        let check_exponents = check_exponents && self.max == MaxMode::Lattice;
-        let base = TestBase::new(primes, seed);
-        let mut stream = Stream::new(seed ^ 0x5eed);
+    /// Random inputs for which the program is defined, what it gives, and how often they were drawn again.
+    fn defined(
+        &self,
+        base: &TestBase,
+        stream: &mut Stream,
+        noted: &Noted<'_>,
+    ) -> Result<(Vec<Residues>, Evaluated, usize), Rejection> {
         for attempt in 0..ATTEMPTS {
-            let run = self.run(&base, &mut stream, self.max, check_exponents);
-            match run {
-                Ok((expected, given, missing)) => {
-                    compare(&expected, &given)?;
-                    return if missing == 0 { Ok(attempt) } else { Err(foreign(missing)) };
-                }
+            let inputs = self.sample(base, stream);
+            let mut domain = base.domain(&self.facts[0]);
+            noted(&mut domain);
+            match outputs(&mut domain, self.program, &inputs) {
+                Ok(outputs) => return Ok((inputs, Evaluated { outputs, notes: domain.notes }, attempt)),
                 Err(EvalError::Undefined(_)) => {}
                 Err(e) => return Err(Rejection::Unproved(e.to_string())),
             }
         }
-        Err(Rejection::Unproved(format!("a divisor or radicand was unsuitable in {ATTEMPTS} samples")))
+        Err(Rejection::Unproved(format!("the program was not defined in {ATTEMPTS} samples")))
     }
 
-    /// Random inputs for which the program's roots exist.
-    pub(crate) fn sample(&self, base: &TestBase, stream: &mut Stream) -> Result<Vec<Residues>, EvalError> {
-        sample::sample(self.program, &self.facts[0], &self.needs, base, stream)
+    /// What the candidate gives.
+    fn given(
+        &self,
+        base: &TestBase,
+        inputs: &[Residues],
+        noted: &Noted<'_>,
+        program: &Notes,
+    ) -> Result<Evaluated, Rejection> {
+        let mut domain = base.domain(&self.facts[1]);
+        domain.program = Some(program);
+        noted(&mut domain);
+        match outputs(&mut domain, self.candidate, inputs) {
+            Ok(outputs) => Ok(Evaluated { outputs, notes: domain.notes }),
+            Err(EvalError::Undefined(e)) => Err(Rejection::Unproved(format!(
+                "{e} of the candidate is undefined where the program is defined"
+            ))),
+            Err(e) => Err(Rejection::Unproved(e.to_string())),
+        }
+    }
+
+    /// Compares all output elements for random inputs, and nothing else.
+    fn compare(&self, bits: u32, seed: u64) -> Result<(), Rejection> {
+        let mut stream = Stream::new(seed);
+        let base = TestBase::new(bits, &mut stream);
+        let (inputs, own, _) = self.defined(&base, &mut stream, &|_| {})?;
+        let given = self.given(&base, &inputs, &|_| {}, &own.notes)?;
+        compare(&own.outputs, &given.outputs)
+    }
+
+    /// Checks that the candidate divides by nothing that may be zero where the program is defined, and takes roots of nothing
+    /// that may be negative. Sums of masked exponentials are zero where those of the program are: both are the same where
+    /// all exponentials are one.
+    fn check_defined(&self, base: &TestBase, inputs: &[Residues], given: &Notes) -> Result<(), Rejection> {
+        let unknown = |place: (crate::TensorId, Option<u32>)| {
+            let tile = place.1.map_or(String::new(), |tile| format!(", s{tile}"));
+            let problem = format!(
+                "{}{tile} of the candidate divides by what may be zero, or takes the root of what may be negative, where \
+                 the program is defined",
+                place.0
+            );
+            Err(Rejection::Unproved(problem))
+        };
+        if let Some((place, _)) = given.foreign.iter().find(|(_, of_support)| !**of_support) {
+            return unknown(*place);
+        }
+        if given.foreign.is_empty() {
+            return Ok(());
+        }
+        let noted = |domain: &mut ResidueDomain<'_>| {
+            domain.unit_exponentials = true;
+            domain.notes.defined = true;
+        };
+        let mut domain = base.domain(&self.facts[0]);
+        noted(&mut domain);
+        outputs(&mut domain, self.program, inputs).map_err(|e| Rejection::Unproved(e.to_string()))?;
+        let again = self.given(base, inputs, &noted, &domain.notes)?;
+        match given.foreign.keys().find(|place| again.notes.foreign.contains_key(place)) {
+            Some(place) => unknown(*place),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that elements of the candidate's outputs depend on no input element that those of the program do not depend
+    /// on: so their exponentials are among those whose independence is checked. All other input elements are drawn again.
+    fn check_reads(
+        &self,
+        base: &TestBase,
+        stream: &mut Stream,
+        (inputs, given): (&[Residues], &[Residues]),
+    ) -> Result<(), Rejection> {
+        for elements in rank::looked_at(self.program) {
+            let read = rank::read(self.program, &elements);
+            let mut others = self.sample(base, stream);
+            for (((id, _, _), own), other) in self.program.inputs().zip(inputs).zip(&mut others) {
+                let Some(marks) = &read[id.index()] else { continue };
+                other.keep(own, marks);
+            }
+            let mut domain = base.domain(&self.facts[1]);
+            let again = outputs(&mut domain, self.candidate, &others);
+            let again = again.map_err(|e| Rejection::Unproved(e.to_string()))?;
+            let value = |of: &Residues, at: usize| of.p.as_ref().map(|p| p.data[at]);
+            let positions = self.program.outputs().iter().enumerate();
+            for (number, (_, id)) in positions {
+                let Some((_, at)) = elements.iter().find(|(output, _)| output == id) else { continue };
+                if value(&again[number], *at) != value(&given[number], *at) {
+                    let problem = format!("output {number} depends on other inputs at element {at}");
+                    return Err(Rejection::Unproved(problem));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Random inputs.
+    pub(crate) fn sample(&self, base: &TestBase, stream: &mut Stream) -> Vec<Residues> {
+        sample::sample(self.program, &self.needs, base, stream)
     }
 
     /// What is known of the candidate's tensors and tiles.
     pub(crate) fn candidate_facts(&self) -> &Table<LaxFacts> {
         &self.facts[1]
     }
-
-    fn run(
-        &self,
-        base: &TestBase,
-        stream: &mut Stream,
-        max: MaxMode,
-        check_exponents: bool,
-    ) -> Result<(Vec<Residues>, Vec<Residues>, usize), EvalError> {
-        let inputs = self.sample(base, stream)?;
-        let mut domain = base.domain(&self.facts[0], max);
-        if check_exponents {
-            domain.exponents = Exponents::Inserted(Filter::new());
-        }
-        let expected = outputs(&mut domain, self.program, &inputs)?;
-        let exponents = match domain.exponents {
-            Exponents::Inserted(filter) => Exponents::Checked(filter, 0),
-            other => other,
-        };
-        let mut domain = base.domain(&self.facts[1], max);
-        domain.exponents = exponents;
-        let given = outputs(&mut domain, self.candidate, &inputs)?;
-        let missing = if let Exponents::Checked(_, missing) = domain.exponents { missing } else { 0 };
-        Ok((expected, given, missing))
-    }
-
-    /// With maxima as symbols: at zero symbols the candidate's exponents must be among the program's, so that each of
-    /// its exponentials is one of the program's divided by symbols.
-    fn exponents_without_maxima(&self, primes: Primes, seed: u64) -> Result<(), Rejection> {
-        let base = TestBase::new(primes, seed);
-        let mut stream = Stream::new(seed ^ 0x5eed);
-        for _ in 0..ATTEMPTS {
-            match self.run(&base, &mut stream, MaxMode::Zero, true) {
-                Ok((_, _, 0)) => return Ok(()),
-                Ok((_, _, missing)) => return Err(foreign(missing)),
-                Err(EvalError::Undefined(_)) => {}
-                Err(e) => return Err(Rejection::Unproved(e.to_string())),
-            }
-        }
-        Err(Rejection::Unproved(format!("a divisor or radicand was unsuitable in {ATTEMPTS} samples")))
-    }
-}
-
-fn foreign(missing: usize) -> Rejection {
-    Rejection::Unproved(format!("{missing} exponents of the candidate are not among the program's"))
 }
 
 fn compare(expected: &[Residues], given: &[Residues]) -> Result<(), Rejection> {
@@ -252,24 +459,4 @@ fn compare(expected: &[Residues], given: &[Residues]) -> Result<(), Rejection> {
         }
     }
     Ok(())
-}
-
-/// Maxima are symbols where only the candidate has any.
-fn max_mode(program: &MuGraph, candidate: &MuGraph) -> MaxMode {
-    if has_max(candidate) && !has_max(program) { MaxMode::Free } else { MaxMode::Lattice }
-}
-
-/// True if a µGraph takes maxima.
-fn has_max(graph: &MuGraph) -> bool {
-    let is_max = |op: &Op| matches!(op, Op::Binary(BinaryFn::Max) | Op::Reduce { f: ReduceFn::Max, .. });
-    graph.nodes().any(|(_, node)| match node {
-        Node::Input { .. } => false,
-        Node::Op { op, .. } => is_max(op),
-        Node::Block(block) => block.nodes.iter().any(|node| match node {
-            TileNode::Op { op, .. } => is_max(op),
-            TileNode::RunningMax { .. } => true,
-            TileNode::Accumulate { how, .. } => *how == crate::Accumulation::Max,
-            TileNode::Load { .. } => false,
-        }),
-    })
 }

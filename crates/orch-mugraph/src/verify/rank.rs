@@ -1,213 +1,342 @@
 //! Joint uniformity of the exponentials that one output element reads.
 //!
-//! The bound of a proof needs exponentials that are independent and uniform. That holds if, with the other inputs fixed,
-//! their exponents are affine in one input and the matrix of that dependence has full row rank modulo `q`. The check is
-//! made on the program at small extents in the same order ([`shrink`](super::shrink)), for the first and the last element
-//! of each output; equal exponents are one exponential.
+//! The bound of a proof needs exponentials that are independent and uniform. That holds if each exponent has a *pivot*: an
+//! element of an input that it is affine in, with a factor that is not zero, and that no other exponent depends on, the
+//! other elements given. The check is made at the extents of the test: only indices that the program treats element by
+//! element are cut. What an output element reads is found backwards from it; pivots are found backwards from exponents,
+//! and checked by residues. Equal exponents are one exponential.
 
-use super::field::{Modulus, Primes, Stream};
-use super::lax::{LaxFacts, lax};
-use super::residues::{Exponents, INFINITE, MaxMode, Residues, TestBase};
+use super::field::Stream;
+use super::lax::LaxFacts;
+use super::residues::{Residues, Term, TestBase, atom};
 use super::sample::sample;
 use super::table::Table;
-use crate::array::Array;
+use crate::array::{Array, strides};
 use crate::eval::{EvalError, Site, evaluate};
-use crate::graph::{InputKind, MuGraph};
+use crate::graph::{MuGraph, Node, TensorId};
+use crate::op::{Op, UnaryFn};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The result of a check.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RankCheck {
-    /// Shapes of the inputs at which it was made.
-    pub shapes: Vec<Vec<usize>>,
-    /// Distinct exponentials that an output element reads, the most of any.
+    /// Distinct exponentials that an output element reads, the most of any that was looked at.
     pub exponentials: usize,
-    /// The input that their exponents are affine in, if there are any.
-    pub input: Option<String>,
+    /// The inputs that have their pivots.
+    pub inputs: Vec<String>,
+    /// Output elements that were looked at, of those that the program does not treat alike.
+    pub elements: [usize; 2],
 }
 
-/// More exponentials than this are not checked.
-const MOST: usize = 256;
+/// Elements of outputs that are looked at: the first of all outputs, those in the middle, and the last; each once.
+pub(super) fn looked_at(program: &MuGraph) -> Vec<Vec<(TensorId, usize)>> {
+    let count = |id: TensorId| crate::op::elems(program.shape(id));
+    let outputs = || program.outputs().iter().map(|(_, id)| *id).filter(|id| count(*id) > 0);
+    let places: [fn(usize) -> usize; 3] = [|_| 0, |count| count / 2, |count| count - 1];
+    let mut all: Vec<Vec<_>> =
+        places.iter().map(|place| outputs().map(|id| (id, place(count(id)))).collect()).collect();
+    all.dedup();
+    all
+}
 
-/// Checks that the exponentials are jointly uniform.
+/// Checks that the exponentials are jointly uniform. `splits`: exponents are taken apart into what they are sums of.
 ///
 /// # Errors
 /// If they are not, or could not be shown to be.
-pub fn check_rank(small: &MuGraph, seed: u64) -> Result<RankCheck, EvalError> {
-    let facts = lax(small, MaxMode::Lattice).map_err(EvalError::Unsupported)?;
-    let base = TestBase::new(Primes::FULL, seed);
-    let mut stream = Stream::new(seed ^ 1);
-    let shapes = small.inputs().map(|(id, _, _)| small.shape(id).to_vec()).collect();
-    let mut check = RankCheck { shapes, exponentials: 0, input: None };
-    let probe = Probe { small, facts: &facts, base: &base };
-    let (inputs, kept) = probe.defined_sample(&mut stream)?;
-    let (_, other) = probe.defined_sample(&mut stream)?;
-    for (name, id) in small.outputs() {
-        let elements = crate::op::elems(small.shape(*id));
-        for element in [0, elements.saturating_sub(1)] {
-            let atoms = probe.atoms(&inputs, &kept, (*id, element))?;
-            // Two samples tell different exponents apart.
-            let distinct: BTreeMap<(u64, u64), (Site, usize)> = atoms
-                .into_iter()
-                .map(|(site, at)| ((kept[&site].data[at], other[&site].data[at]), (site, at)))
-                .filter(|((a, _), _)| *a != INFINITE)
-                .collect();
-            let atoms: Vec<(Site, usize)> = distinct.into_values().collect();
-            if atoms.is_empty() {
-                continue;
-            }
-            if atoms.len() > MOST {
-                let problem =
-                    format!("output {name} reads {} exponentials, {MOST} are checked at most", atoms.len());
-                return Err(EvalError::Unsupported(problem));
-            }
-            let input = probe.full_rank_input(&inputs, &atoms, &mut stream).ok_or_else(|| {
-                EvalError::Unsupported(format!("exponents that output {name} reads are not jointly uniform"))
-            })?;
-            check.exponentials = check.exponentials.max(atoms.len());
-            check.input = Some(input);
-        }
+pub(super) fn check_rank(
+    program: &MuGraph,
+    facts: &Table<LaxFacts>,
+    base: &TestBase,
+    (splits, stream): (bool, &mut Stream),
+) -> Result<RankCheck, EvalError> {
+    let mut check = RankCheck::default();
+    if !program.nodes().any(|(_, node)| exponent(node).is_some()) {
+        return Ok(check);
     }
+    let probe = Probe { program, facts, base, splits };
+    let inputs = sample(program, &vec![(true, true); program.inputs().count()], base, stream);
+    let usual = probe.exponents(&inputs)?;
+    let mut names = BTreeSet::new();
+    check.elements[1] = program.outputs().iter().map(|(_, id)| crate::op::elems(program.shape(*id))).sum();
+    let all = program
+        .outputs()
+        .iter()
+        .flat_map(|(_, id)| (0..crate::op::elems(program.shape(*id))).map(|at| (*id, at)));
+    let all: Vec<(TensorId, usize)> = all.collect();
+    // All elements together, if they read no more than what is independent; else some of them.
+    let is_joint = probe.pivots(&inputs, &usual, &probe.groups(&usual, &all), stream)?.is_some();
+    for elements in if is_joint { vec![all] } else { looked_at(program) } {
+        check.elements[0] += elements.len();
+        // What one output reads may be in a candidate's other output, so that all are independent together.
+        let groups = probe.groups(&usual, &elements);
+        let exponentials = groups.iter().map(|group| group.atoms.len()).sum();
+        check.exponentials = check.exponentials.max(exponentials);
+        let pivots = probe.pivots(&inputs, &usual, &groups, stream)?.ok_or_else(|| {
+            EvalError::Unsupported("exponents that an output element reads are not jointly uniform".into())
+        })?;
+        names.extend(pivots);
+    }
+    let name = |at: usize| program.inputs().nth(at).map(|(_, name, _)| name.to_owned());
+    check.inputs = names.into_iter().filter_map(name).collect();
     Ok(check)
 }
 
-/// Exponents by site.
-type Kept = BTreeMap<Site, Arc<Array<u64>>>;
+/// What an exponential function takes, if a node is one.
+fn exponent(node: &Node) -> Option<TensorId> {
+    match node {
+        Node::Op { op: Op::Unary(f), args } => {
+            let is_exponential =
+                matches!(f, UnaryFn::Exp | UnaryFn::Sigmoid | UnaryFn::Silu | UnaryFn::Tanh | UnaryFn::Gelu);
+            is_exponential.then(|| args[0])
+        }
+        Node::Input { .. } | Node::Op { .. } | Node::Block(_) => None,
+    }
+}
+
+/// Values of the terms of exponents, by site: where they are zero they are of no interest.
+type Values = BTreeMap<(Site, usize), (Arc<Array<u64>>, bool)>;
+
+/// Exponents of one site and term, by position.
+struct Group {
+    key: (Site, usize),
+    /// What is taken as exponent.
+    argument: TensorId,
+    atoms: Vec<usize>,
+}
+
+/// Elements of inputs: the input's number and the position.
+type Pivots = Vec<(usize, usize)>;
 
 struct Probe<'a> {
-    small: &'a MuGraph,
+    program: &'a MuGraph,
     facts: &'a Table<LaxFacts>,
     base: &'a TestBase,
+    splits: bool,
 }
 
 impl Probe<'_> {
-    fn defined_sample(&self, stream: &mut Stream) -> Result<(Vec<Residues>, Kept), EvalError> {
-        let needs = vec![(true, true); self.small.inputs().count()];
-        for _ in 0..super::ATTEMPTS {
-            let inputs = sample(self.small, self.facts, &needs, self.base, stream)?;
-            match self.exponents(&inputs) {
-                Err(EvalError::Undefined(_)) => {}
-                result => return result.map(|kept| (inputs, kept)),
+    fn exponents(&self, inputs: &[Residues]) -> Result<Values, EvalError> {
+        let mut domain = self.base.domain(self.facts);
+        domain.notes.exponents = true;
+        domain.splits = self.splits;
+        evaluate(&mut domain, self.program, inputs)?;
+        let mut values = Values::new();
+        for (site, (live, terms)) in std::mem::take(&mut domain.notes.kept) {
+            for (number, Term { values: all, is_gelu, .. }) in terms.into_iter().enumerate() {
+                let is_live = |at: usize| live.as_ref().is_none_or(|live| live[at]);
+                let of_interest = |at: usize| is_live(at) && !domain.is_maximum(all.data[at]);
+                let kept = Array::from_fn(&all.shape, |at| if of_interest(at) { all.data[at] } else { 0 });
+                values.insert((site, number), (Arc::new(kept), is_gelu));
             }
         }
-        Err(EvalError::Unsupported("no inputs were found for which the program is defined".into()))
+        Ok(values)
     }
 
-    fn exponents(&self, inputs: &[Residues]) -> Result<Kept, EvalError> {
-        let mut domain = self.base.domain(self.facts, MaxMode::Lattice);
-        domain.exponents = Exponents::Kept(BTreeMap::new());
-        evaluate(&mut domain, self.small, inputs)?;
-        match domain.exponents {
-            Exponents::Kept(kept) => Ok(kept),
-            _ => Ok(BTreeMap::new()),
+    /// The exponents that output elements read, each value once.
+    fn groups(&self, usual: &Values, elements: &[(TensorId, usize)]) -> Vec<Group> {
+        let read = read(self.program, elements);
+        let mut seen = BTreeSet::new();
+        let mut groups = Vec::new();
+        for (&key, (values, is_gelu)) in usual {
+            let Some(argument) = self.program.definition(key.0.kernel).and_then(exponent) else { continue };
+            let Some(marks) = &read[key.0.kernel.index()] else { continue };
+            let is_new = |at: &usize| {
+                marks[*at] && values.data[*at] != 0 && seen.insert(atom(values.data[*at], *is_gelu))
+            };
+            let atoms: Vec<usize> = (0..values.data.len()).filter(is_new).collect();
+            if !atoms.is_empty() {
+                groups.push(Group { key, argument, atoms });
+            }
+        }
+        groups
+    }
+
+    /// Inputs' elements that an element of a tensor depends on, one for each way through the program.
+    fn ends(&self, (tensor, at): (TensorId, usize), ends: &mut Vec<(usize, usize)>) {
+        match self.program.definition(tensor) {
+            Some(Node::Input { .. }) => {
+                let number = self.program.inputs().position(|(id, _, _)| id == tensor);
+                ends.extend(number.map(|number| (number, at)));
+            }
+            Some(Node::Op { op, args }) if ends.len() < MOST_WAYS => {
+                let shapes: Vec<&[usize]> = args.iter().map(|arg| self.program.shape(*arg)).collect();
+                for (number, arg) in args.iter().enumerate() {
+                    let one = sources(op, &shapes, (self.program.shape(tensor), at), number, 1);
+                    one.into_iter().for_each(|source| self.ends((*arg, source), ends));
+                }
+            }
+            _ => {}
         }
     }
 
-    /// The exponentials that an element depends on: those whose replacement changes it.
-    fn atoms(
+    /// Inputs with pivots of all groups together; `None` if there are none.
+    fn pivots(
         &self,
         inputs: &[Residues],
-        kept: &Kept,
-        (output, element): (crate::TensorId, usize),
-    ) -> Result<Vec<(Site, usize)>, EvalError> {
-        let value = |replaced| -> Result<Option<u64>, EvalError> {
-            let mut domain = self.base.domain(self.facts, MaxMode::Lattice);
-            domain.replaced = replaced;
-            let values = evaluate(&mut domain, self.small, inputs)?;
-            let p = values[output.index()].as_ref().and_then(|value| value.p.clone());
-            Ok(p.and_then(|p| p.data.get(element).copied()))
-        };
-        let usual = value(None)?;
-        let mut atoms = Vec::new();
-        for (site, exponents) in kept {
-            for at in 0..exponents.data.len() {
-                match value(Some((*site, at, 5))) {
-                    Ok(changed) if changed == usual => {}
-                    Ok(_) | Err(EvalError::Undefined(_)) => atoms.push((*site, at)),
-                    Err(e) => return Err(e),
+        usual: &Values,
+        groups: &[Group],
+        stream: &mut Stream,
+    ) -> Result<Option<BTreeSet<usize>>, EvalError> {
+        let available: usize = inputs.iter().map(|input| crate::op::elems(&input.shape)).sum();
+        if groups.iter().map(|group| group.atoms.len()).sum::<usize>() > available {
+            return Ok(None);
+        }
+        let mut chosen: Vec<Pivots> = Vec::new();
+        for group in groups {
+            let ways: Vec<Pivots> = group
+                .atoms
+                .iter()
+                .map(|&at| {
+                    let mut ends = Vec::new();
+                    self.ends((group.argument, at), &mut ends);
+                    ends
+                })
+                .collect();
+            let count = ways.iter().map(Vec::len).min().unwrap_or(0);
+            let mut found = false;
+            for way in 0..count {
+                chosen.push(ways.iter().map(|ends| ends[way]).collect());
+                if self.are_pivots(inputs, usual, (&groups[..chosen.len()], &chosen), stream)? {
+                    found = true;
+                    break;
+                }
+                chosen.pop();
+            }
+            if !found {
+                return Ok(None);
+            }
+        }
+        Ok(Some(chosen.iter().flatten().map(|(input, _)| *input).collect()))
+    }
+
+    /// True if each exponent is affine in its own pivot and does not depend on the others: pivots are moved by `r`, by
+    /// `2 r`, and by other random numbers.
+    fn are_pivots(
+        &self,
+        inputs: &[Residues],
+        usual: &Values,
+        (groups, pivots): (&[Group], &[Pivots]),
+        stream: &mut Stream,
+    ) -> Result<bool, EvalError> {
+        let q = self.base.q();
+        let all: Vec<(usize, usize)> = pivots.iter().flatten().copied().collect();
+        if all.iter().collect::<BTreeSet<_>>().len() < all.len() {
+            return Ok(false);
+        }
+        let mut draw = || -> Vec<u64> { all.iter().map(|_| 1 + stream.below(q.prime - 1)).collect() };
+        let (once, other) = (draw(), draw());
+        let twice: Vec<u64> = once.iter().map(|&r| q.add(r, r)).collect();
+        let mut changes = Vec::new();
+        for by in [&once, &twice, &other] {
+            let mut inputs = inputs.to_vec();
+            for (&(input, at), &by) in all.iter().zip(by) {
+                let Some(part) = &mut inputs[input].q else { return Ok(false) };
+                let part = Arc::make_mut(part);
+                part.data[at] = q.add(part.data[at], by);
+            }
+            let moved = self.exponents(&inputs)?;
+            let mut change = Vec::with_capacity(all.len());
+            for group in groups {
+                let (before, after) = (&usual[&group.key].0, moved.get(&group.key).map(|(after, _)| after));
+                let Some(after) = after.filter(|after| after.shape == before.shape) else { return Ok(false) };
+                change.extend(group.atoms.iter().map(|&at| q.sub(after.data[at], before.data[at])));
+            }
+            changes.push(change);
+        }
+        Ok((0..all.len()).all(|at| {
+            let [first, second, third] = [0, 1, 2].map(|number| changes[number][at]);
+            first != 0 && second == q.add(first, first) && q.mul(first, other[at]) == q.mul(third, once[at])
+        }))
+    }
+}
+
+/// Which elements of each tensor output elements depend on; `None` of tensors of which they depend on none.
+pub(super) fn read(program: &MuGraph, elements: &[(TensorId, usize)]) -> Vec<Option<Vec<bool>>> {
+    let count = |id: TensorId| crate::op::elems(program.shape(id));
+    let mut read: Vec<Option<Vec<bool>>> = vec![None; program.shapes().len()];
+    for &(output, element) in elements {
+        read[output.index()].get_or_insert_with(|| vec![false; count(output)])[element] = true;
+    }
+    let nodes: Vec<(TensorId, &Node)> = program.nodes().collect();
+    for (first, node) in nodes.into_iter().rev() {
+        let (Node::Op { op, args }, Some(marks)) = (node, read[first.index()].clone()) else { continue };
+        let shapes: Vec<&[usize]> = args.iter().map(|arg| program.shape(*arg)).collect();
+        for (number, arg) in args.iter().enumerate() {
+            let slot = read[arg.index()].get_or_insert_with(|| vec![false; count(*arg)]);
+            for at in (0..marks.len()).filter(|&at| marks[at]) {
+                for source in sources(op, &shapes, (program.shape(first), at), number, usize::MAX) {
+                    slot[source] = true;
                 }
             }
         }
-        Ok(atoms)
     }
-
-    /// The name of an input that all exponents are affine in, with full rank.
-    fn full_rank_input(
-        &self,
-        inputs: &[Residues],
-        atoms: &[(Site, usize)],
-        stream: &mut Stream,
-    ) -> Option<String> {
-        let q = self.base.q();
-        let names = self.small.inputs().enumerate().filter(|(_, (_, _, kind))| *kind == InputKind::Real);
-        let exponents_of = |inputs: &[Residues]| -> Option<Vec<u64>> {
-            let kept = self.exponents(inputs).ok()?;
-            atoms.iter().map(|(site, at)| kept.get(site).map(|array| array.data[*at])).collect()
-        };
-        let usual = exponents_of(inputs)?;
-        for (at, (_, name, _)) in names {
-            let Some(own) = inputs[at].q.clone() else { continue };
-            let moved = |by: &dyn Fn(usize, u64) -> u64| -> Option<Vec<u64>> {
-                let mut inputs = inputs.to_vec();
-                let data = own.data.iter().enumerate().map(|(i, &x)| by(i, x)).collect();
-                inputs[at].q = Some(Arc::new(Array { shape: own.shape.clone(), data }));
-                let after = exponents_of(&inputs)?;
-                Some(after.iter().zip(&usual).map(|(&a, &b)| q.sub(a, b)).collect())
-            };
-            let direction: Vec<u64> = own.data.iter().map(|_| stream.below(q.prime)).collect();
-            let (Some(once), Some(twice)) = (
-                moved(&|i, x| q.add(x, direction[i])),
-                moved(&|i, x| q.add(x, q.add(direction[i], direction[i]))),
-            ) else {
-                continue;
-            };
-            if !once.iter().zip(&twice).all(|(&once, &twice)| q.add(once, once) == twice) {
-                continue;
-            }
-            let columns: Option<Vec<Vec<u64>>> = (0..own.data.len())
-                .map(|unit| moved(&|i, x| if i == unit { q.add(x, 1) } else { x }))
-                .collect();
-            if columns.is_some_and(|columns| rank(q, columns) == atoms.len()) {
-                return Some(name.to_owned());
-            }
-        }
-        None
-    }
+    read
 }
 
-/// The rank of a matrix given by its rows.
-fn rank(modulus: Modulus, mut rows: Vec<Vec<u64>>) -> usize {
-    let width = rows.first().map_or(0, Vec::len);
-    let mut rank = 0;
-    for column in 0..width {
-        let Some(pivot) = (rank..rows.len()).find(|&row| rows[row][column] != 0) else { continue };
-        rows.swap(rank, pivot);
-        let Some(inverse) = modulus.inverse(rows[rank][column]) else { continue };
-        let (above, below) = rows.split_at_mut(rank + 1);
-        let pivot = &above[rank];
-        for row in below.iter_mut().filter(|row| row[column] != 0) {
-            let factor = modulus.mul(row[column], inverse);
-            for (x, &y) in row[column..].iter_mut().zip(&pivot[column..]) {
-                *x = modulus.sub(*x, modulus.mul(factor, y));
-            }
+/// Ways from an exponent to inputs that are tried.
+const MOST_WAYS: usize = 16;
+
+/// Elements of an operand that an element of a result depends on, at most so many.
+fn sources(
+    op: &Op,
+    shapes: &[&[usize]],
+    (shape, at): (&[usize], usize),
+    number: usize,
+    most: usize,
+) -> Vec<usize> {
+    let own = shapes[number];
+    let steps = strides(own);
+    let index: Vec<usize> =
+        strides(shape).iter().zip(shape).map(|(step, extent)| at / step % extent).collect();
+    let flat = |index: &[usize]| -> usize {
+        let in_place = index.iter().zip(own).map(|(i, &extent)| if extent == 1 { 0 } else { *i });
+        in_place.zip(&steps).map(|(i, step)| i * step).sum()
+    };
+    // All elements along a dimension.
+    let along = |dim: usize, every: usize, start: usize| -> Vec<usize> {
+        let mut index = index.clone();
+        let positions = (start..own[dim]).step_by(every).take(most);
+        positions
+            .map(|position| {
+                index[dim] = position;
+                flat(&index)
+            })
+            .collect()
+    };
+    let at_dim = |dim: usize, position: Option<usize>| -> Vec<usize> {
+        let mut index = index.clone();
+        let Some(position) = position else { return Vec::new() };
+        index[dim] = position;
+        vec![flat(&index)]
+    };
+    match op {
+        Op::Matmul => along(own.len() - if number == 0 { 1 } else { 2 }, 1, 0),
+        Op::Unary(_) | Op::Scale(_) | Op::Offset(_) | Op::Binary(_) | Op::Broadcast(_) => vec![flat(&index)],
+        Op::Reduce { dim, keep, .. } => along(*dim, *keep, index[*dim]),
+        // Its own element first.
+        Op::RmsNorm { .. } => {
+            let others = along(own.len() - 1, 1, 0).into_iter().filter(|&other| other != at);
+            std::iter::once(at).chain(others).take(most).collect()
         }
-        rank += 1;
-    }
-    rank
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_are_those_of_linear_algebra() {
-        let modulus = Modulus::new(Primes::FULL.q);
-        assert_eq!(rank(modulus, vec![vec![1, 2, 3], vec![2, 4, 6], vec![0, 1, 1]]), 2);
-        assert_eq!(rank(modulus, vec![vec![0, 1], vec![1, 0]]), 2);
-        assert_eq!(rank(modulus, vec![]), 0);
+        Op::Transpose(perm) => {
+            let mut from = vec![0; perm.len()];
+            perm.iter().zip(&index).for_each(|(&dim, &i)| from[dim] = i);
+            vec![flat(&from)]
+        }
+        Op::Reshape(_) => vec![at],
+        Op::Slice { dim, start, .. } => at_dim(*dim, Some(index[*dim] + start)),
+        Op::Repeat { dim, times } => at_dim(*dim, Some(index[*dim] / (*times).max(1))),
+        Op::Rotate { dim, group } => {
+            let half = index[*dim] / group % 2;
+            at_dim(*dim, Some(if half == 0 { index[*dim] + group } else { index[*dim] - group }))
+        }
+        Op::Concat { dim } => {
+            let before: usize = shapes[..number].iter().map(|shape| shape[*dim]).sum();
+            at_dim(*dim, index[*dim].checked_sub(before).filter(|&i| i < own[*dim]))
+        }
+        Op::Causal { .. } | Op::Below { .. } => Vec::new(),
     }
 }

@@ -23,6 +23,11 @@ impl<T: Clone> Table<T> {
         Table { tensors: vec![fact.clone(); graph.shapes().len()], tiles: tiles.collect() }
     }
 
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &T> {
+        self.tensors.iter().chain(self.tiles.values().flatten())
+    }
+
     /// The fact about the result at a site.
     pub fn at(&self, site: Site) -> Option<&T> {
         match site.tile {

@@ -100,13 +100,16 @@ fn print(program: &Program, searched: &Searched, seconds: f64) {
             count => format!(", {count} exponentials relative to running maxima"),
         };
         outln!(
-            "\n{}: modelled {:.2} us{maxima}; equal to the program but for a chance of 2^{:.0} ({} tests, p = {})",
+            "\n{}: modelled {:.2} us{maxima}; equal to the program but for a chance of 2^{:.0} ({} tests, primes of {} bits)",
             number + 1,
             proved.cost_us,
             certificate.log2_bound,
             certificate.tests.len(),
-            certificate.p
+            certificate.prime_bits
         );
+        if let Some(reason) = &proved.unstable {
+            outln!("  not stable, exponentials may overflow: {reason}");
+        }
         certificate.candidate.lines().for_each(|line| outln!("  {line}"));
         if number == 0 {
             certificate.premises.iter().for_each(|premise| outln!("  premise: {premise}"));
