@@ -19,8 +19,8 @@ pub const LOG2_BOUND: f64 = -80.0;
 const MAX_ROUNDS: usize = 4;
 /// The most elementary operations of all evaluations together.
 const MAX_WORK: f64 = 9e9;
-/// The most elements that an evaluation holds at once: 24 bytes each.
-const MAX_ELEMENTS: f64 = 2.4e7;
+/// The most elements that an evaluation holds at once: 24 bytes each, and two evaluations run at once.
+const MAX_ELEMENTS: f64 = 1.8e7;
 /// Below that many operations the programs are also compared as they are, without a cut.
 const UNCUT_WORK: f64 = 2e7;
 /// Above that many operations one block computes all of what is cut, since others would do the same again.
