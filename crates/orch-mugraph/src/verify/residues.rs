@@ -401,7 +401,8 @@ impl ResidueDomain<'_> {
                 _ => set.push([value, weight]),
             }
         }
-        set.sort_unstable();
+        // Members of other maxima are sorted already: a stable sort merges them.
+        set.sort();
         set.dedup();
         match set[..] {
             [] => return (0, 0),
