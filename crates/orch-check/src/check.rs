@@ -11,6 +11,8 @@ use crate::program::{Node, Program, Tile};
 use crate::real::{Floats, Signs};
 use crate::residue::{DIVISORS, EXPONENTS, LISTS, LOGARITHMS, RADICANDS, Residues, Round, canonical};
 use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 /// What a proof has to reach: the logarithm to base 2 of the chance of a wrong one.
@@ -67,6 +69,23 @@ pub struct Witness {
     pub expected: f64,
     /// The candidate's.
     pub given: f64,
+}
+
+impl fmt::Display for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { output, element, shape, expected, given } = self;
+        write!(
+            f,
+            "output {output} differs at {element:?} of {shape:?}: {expected} in the program, {given} in the candidate"
+        )
+    }
+}
+
+/// A seed that nobody knows beforehand.
+pub fn random_seed() -> u128 {
+    // The keys of the standard library's hash tables are from the operating system.
+    let random = |number: u64| u128::from(RandomState::new().hash_one(number));
+    random(0) << 64 | random(1)
 }
 
 /// Decides whether a candidate computes what a program computes. The seed decides primes, keys and inputs; whoever made the

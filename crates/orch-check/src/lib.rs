@@ -71,6 +71,6 @@ mod real;
 mod residue;
 mod text;
 
-pub use check::{MAX_TIME, Proof, Verdict, Witness, check};
+pub use check::{MAX_TIME, Proof, Verdict, Witness, check, random_seed};
 pub use program::Program;
 pub use text::parse;

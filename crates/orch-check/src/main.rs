@@ -1,7 +1,6 @@
 //! `orchestrion-check FILE [--seed N] [--json]`: whether the candidate of a proof computes its program.
 
-use orch_check::{MAX_TIME, Program, Verdict, check, parse};
-use std::hash::{BuildHasher, RandomState};
+use orch_check::{MAX_TIME, Program, Verdict, check, parse, random_seed};
 use std::process::ExitCode;
 
 /// The longest file, in bytes.
@@ -36,9 +35,7 @@ fn arguments() -> Result<Arguments, String> {
             _ => file = Some(argument),
         }
     }
-    // The keys of the standard library's hash tables are from the operating system.
-    let random = |number: u64| u128::from(RandomState::new().hash_one(number));
-    let seed = seed.unwrap_or_else(|| random(0) << 64 | random(1));
+    let seed = seed.unwrap_or_else(random_seed);
     Ok(Arguments { file: file.ok_or(USAGE)?, seed, json })
 }
 
@@ -88,10 +85,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
                 }
                 println!("independent exponents per output element: {}", proof.exponents);
             }
-            Verdict::Refuted(witness) => println!(
-                "output {} differs at {:?} of {:?}: {} in the program, {} in the candidate",
-                witness.output, witness.element, witness.shape, witness.expected, witness.given
-            ),
+            Verdict::Refuted(witness) => println!("{witness}"),
             Verdict::CannotSay(reason) => println!("{reason}"),
         }
         println!("seed: {seed}");

@@ -4,7 +4,7 @@ use crate::files::TensorFiles;
 use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
-use orchestrion::verification::{self, OutputCheck, ProofCheck, Verified};
+use orchestrion::verification::{self, CheckerAnswer, OutputCheck, ProofCheck, Verified};
 use orchestrion::{Error, Executable, Model, RunOptions, superoptimize};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -95,6 +95,10 @@ fn print_proof(check: &ProofCheck) {
         None => outln!("pass proof: kernels equal but for a chance of 2^{:.0}", check.log2_bound),
         Some(reason) => outln!("FAIL proof: {reason}"),
     }
+    let CheckerAnswer { answer, reason, log2_bound, seed } = &check.checker;
+    let bound = log2_bound.map_or_else(String::new, |bound| format!(", but for a chance of 2^{bound:.0}"));
+    let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+    outln!("  independent checker: {answer}{bound}{reason} (seed {seed})");
 }
 
 /// Checks a file with a proof, and prints its premises.

@@ -3,6 +3,7 @@
 use crate::run::compare::{Difference, ROUNDING_FACTOR, compare, says_little};
 use crate::tools::superoptimize::Certificate;
 use crate::{Error, Model, Precision, RunContext, Tensor};
+use orch_check::Verdict;
 use serde::Serialize;
 
 /// What was checked, and how it ended.
@@ -44,6 +45,21 @@ pub struct ProofCheck {
     pub reason: Option<String>,
     /// Base-2 logarithm of the chance that unequal kernels pass.
     pub log2_bound: f64,
+    /// What the independent checker says.
+    pub checker: CheckerAnswer,
+}
+
+/// What `orch_check`, which shares no code with the search and its prover, says of a proof.
+#[derive(Clone, Debug, Serialize)]
+pub struct CheckerAnswer {
+    /// `proved`, `refuted` or `cannot say`.
+    pub answer: &'static str,
+    /// Where the programs differ, or why it cannot say.
+    pub reason: Option<String>,
+    /// Base-2 logarithm of the chance that it says `proved` of programs that differ.
+    pub log2_bound: Option<f64>,
+    /// What its primes, keys and inputs were drawn by: `orchestrion-check --seed` takes it.
+    pub seed: String,
 }
 
 /// A check with the reference's outputs in f64.
@@ -97,10 +113,37 @@ pub fn verify(
     Ok(Verified { verification: Verification { pass, outputs: checks, proofs }, expected })
 }
 
-/// Proves anew what a certificate states.
+/// Proves anew what a certificate states, and asks the independent checker, which must not refute it.
 pub fn check_proof(certificate: &Certificate) -> ProofCheck {
-    let reason = certificate.check().err().map(|error| error.to_string());
-    ProofCheck { pass: reason.is_none(), reason, log2_bound: certificate.log2_bound }
+    let checker = asked(certificate);
+    let refuted = || {
+        let reason = checker.reason.as_deref().filter(|_| checker.answer == "refuted")?;
+        Some(format!("the independent checker refutes it (seed {}): {reason}", checker.seed))
+    };
+    let reason = certificate.check().err().map(|error| error.to_string()).or_else(refuted);
+    ProofCheck { pass: reason.is_none(), reason, log2_bound: certificate.log2_bound, checker }
+}
+
+/// The answer of the independent checker.
+fn asked(certificate: &Certificate) -> CheckerAnswer {
+    let seed = orch_check::random_seed();
+    let parsed = |text: &str| {
+        orch_check::parse(text).and_then(|mut programs| {
+            programs.pop().filter(|_| programs.is_empty()).ok_or_else(|| "one program is expected".to_owned())
+        })
+    };
+    let pair =
+        parsed(&certificate.program).and_then(|program| Ok((program, parsed(&certificate.candidate)?)));
+    let verdict = match pair {
+        Ok((program, candidate)) => orch_check::check(&program, &candidate, seed, orch_check::MAX_TIME),
+        Err(problem) => Verdict::CannotSay(problem),
+    };
+    let (answer, reason, log2_bound) = match verdict {
+        Verdict::Proved(proof) => ("proved", None, Some(proof.log2_bound)),
+        Verdict::Refuted(witness) => ("refuted", Some(witness.to_string()), None),
+        Verdict::CannotSay(reason) => ("cannot say", Some(reason), None),
+    };
+    CheckerAnswer { answer, reason, log2_bound, seed: seed.to_string() }
 }
 
 /// How far the reference is from f64 when it rounds what the executable rounds: models differ in how much rounding grows
