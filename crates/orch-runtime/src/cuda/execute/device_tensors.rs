@@ -135,7 +135,10 @@ impl CudaExecutable {
     pub(in crate::cuda) fn use_own(&mut self) -> Result<(), CudaError> {
         let own = Arc::clone(self.stream());
         self.switch_to(&own)?;
-        self.bind(self.placement.own_ports())
+        if self.is_bound && self.placement.ports == self.placement.own {
+            return Ok(());
+        }
+        self.bind(self.placement.own.clone())
     }
 
     /// Makes a stream that of the next run, which waits for the last one.
@@ -150,7 +153,7 @@ impl CudaExecutable {
     /// Which tensors kernels access where they are, and which are staged.
     fn places(&self, tensors: &DeviceTensors<'_>) -> Places {
         let program = &self.source.program;
-        let own = self.placement.own_ports();
+        let own = &self.placement.own;
         let mut places = Places { ports: own.clone(), before: Vec::new(), after: Vec::new() };
         let is_direct = |base: Base, address: Address| {
             address.is_multiple_of(TENSOR_ALIGN_BYTES) && !self.is_in_library_call(base)

@@ -33,6 +33,9 @@ pub(in crate::cuda) struct Placement {
     pub(in crate::cuda) constants: Arc<Packed>,
     pub(in crate::cuda) inputs: Packed,
     pub(in crate::cuda) outputs: Packed,
+    /// Where its own buffers for inputs and outputs are.
+    pub(in crate::cuda) own: Ports,
+    /// Where inputs and outputs are now.
     pub(in crate::cuda) ports: Ports,
 }
 
@@ -132,17 +135,13 @@ impl Placement {
         let arena = DeviceBuffer::new(context, program.arena_bytes, "working memory")?;
         let inputs = Packed::new(context, &program.input_bytes, "inputs")?;
         let outputs = Packed::new(context, &program.output_bytes, "outputs")?;
-        let ports = Ports { inputs: inputs.addresses(), outputs: outputs.addresses() };
-        let placement = Self { arena, constants: Arc::clone(constants), inputs, outputs, ports };
+        let own = Ports { inputs: inputs.addresses(), outputs: outputs.addresses() };
+        let ports = own.clone();
+        let placement = Self { arena, constants: Arc::clone(constants), inputs, outputs, own, ports };
         placement.arena.fill(stream, 0)?;
         placement.inputs.clear(stream)?;
         placement.outputs.clear(stream)?;
         Ok(placement)
-    }
-
-    /// The buffers for tensors of the host.
-    pub(in crate::cuda) fn own_ports(&self) -> Ports {
-        Ports { inputs: self.inputs.addresses(), outputs: self.outputs.addresses() }
     }
 
     /// The device address of a range of the program.
