@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrion import _native
+from orchestrion._cuda import cuda_files
 from orchestrion._errors import MachineError, UsageError
 from orchestrion._executable import Executable
 from orchestrion._progress import Progress, is_interactive
@@ -114,7 +115,7 @@ def load(source: str | os.PathLike[str] | bytes, *, threads: int = 0, device: in
     :raises ModelError: it is damaged.
     :raises MachineError: it was compiled for another machine, or there is no such GPU.
     """
-    return Executable(_native.load(source, threads, device), threads, device)
+    return Executable(_native.load(source, threads, device, cuda_files()), threads, device)
 
 
 class DynamicExecutable:
@@ -211,8 +212,7 @@ def native_options(
 ) -> dict[str, Any]:
     """Options as the native module takes them: with the folder of compiled kernels, the C compiler and where NVIDIA's packages may be."""
     folder = cache_folder(cache_dir)
-    packages = [path for path in sys.path if path.endswith("-packages")]
-    return {**options, "cache_dir": folder, "c_compiler": c_compiler(cc, folder), "site_packages": packages}
+    return {**options, "cache_dir": folder, "c_compiler": c_compiler(cc, folder), "cuda_files": cuda_files()}
 
 
 def cache_folder(given: str | os.PathLike[str] | None) -> str:

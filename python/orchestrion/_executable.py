@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from orchestrion import _native
+from orchestrion._cuda import cuda_files
 from orchestrion._errors import UsageError
 
 
@@ -237,4 +238,4 @@ class Executable:
 
 
 def _unpickled(content: bytes, threads: int, device: int) -> Executable:
-    return Executable(_native.load(content, threads, device), threads, device)
+    return Executable(_native.load(content, threads, device, cuda_files()), threads, device)

@@ -9,6 +9,7 @@ use orchestrion::{
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -30,7 +31,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Compiles a model and loads it.
 ///
 /// `options` has `cache_dir` and, as they are given: `dims`, `input_shapes`, `target`, `precision`, `superoptimize`, `tune`,
-/// `budget`, `calibrate`, `fuse`, `jobs`, `threads`, `c_compiler`, `external_data_roots`, `base_dir`, `updatable`, `site_packages`. `progress` is called every 50 ms as
+/// `budget`, `calibrate`, `fuse`, `jobs`, `threads`, `c_compiler`, `external_data_roots`, `base_dir`, `updatable`, `cuda_files`. `progress` is called every 50 ms as
 /// `progress(stage, done, total)` from the calling thread; what it raises stops the work.
 #[pyfunction]
 #[pyo3(signature = (model, options, progress=None))]
@@ -89,12 +90,27 @@ fn compiled(
     PyExecutable::new(py, executable, Some(model))
 }
 
+/// Files of CUDA's libraries by `driver`, `nvrtc`, `cublaslt`, `cudnn`; and folders of Python's packages by `site_packages`.
+type CudaFiles = HashMap<String, Vec<PathBuf>>;
+
+fn search_paths(mut files: CudaFiles) -> SearchPaths {
+    let mut file = |name: &str| files.remove(name).and_then(|mut files| files.pop());
+    let (driver, nvrtc, cublaslt, cudnn) = (file("driver"), file("nvrtc"), file("cublaslt"), file("cudnn"));
+    let site_packages = files.remove("site_packages").unwrap_or_default();
+    SearchPaths { driver, nvrtc, cublaslt, cudnn, site_packages }
+}
+
 /// Loads an executable; `device` is the number of the GPU, for executables of GPUs.
 #[pyfunction]
-#[pyo3(signature = (source, threads=0, device=0))]
-pub fn load(py: Python<'_>, source: Source, threads: usize, device: usize) -> PyResult<PyExecutable> {
-    let run_options =
-        RunOptions { threads, device, cuda: SearchPaths::of_environment(), ..RunOptions::default() };
+#[pyo3(signature = (source, threads=0, device=0, cuda_files=CudaFiles::new()))]
+pub fn load(
+    py: Python<'_>,
+    source: Source,
+    threads: usize,
+    device: usize,
+    cuda_files: CudaFiles,
+) -> PyResult<PyExecutable> {
+    let run_options = RunOptions { threads, device, cuda: search_paths(cuda_files), ..RunOptions::default() };
     let loaded = py.detach(|| {
         let artifact = match source {
             Source::Path(path) => Artifact::load(&path)?,
@@ -240,8 +256,7 @@ struct Settings {
 impl Settings {
     fn of(given: &Bound<'_, PyDict>) -> PyResult<Self> {
         let py = given.py();
-        let cuda = SearchPaths::of_environment();
-        let mut options = Options { calibrate: true, cuda, ..Options::default() };
+        let mut options = Options { calibrate: true, ..Options::default() };
         let (mut threads, mut base_dir) = (0, None);
         for (key, value) in given {
             let key: String = key.extract()?;
@@ -253,7 +268,7 @@ impl Settings {
                 "dims" => options.dims = value.extract().map_err(wrong)?,
                 "input_shapes" => options.input_shapes = value.extract().map_err(wrong)?,
                 "updatable" => options.updatable = value.extract().map_err(wrong)?,
-                "site_packages" => options.cuda.site_packages = value.extract().map_err(wrong)?,
+                "cuda_files" => options.cuda = search_paths(value.extract().map_err(wrong)?),
                 "external_data_roots" => options.external_data_roots = value.extract().map_err(wrong)?,
                 "target" => options.target = value.extract().map_err(wrong)?,
                 "c_compiler" => options.c_compiler = value.extract().map_err(wrong)?,

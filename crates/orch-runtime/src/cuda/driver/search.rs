@@ -111,21 +111,6 @@ pub(in crate::cuda) fn cudnn(paths: &SearchPaths) -> Result<Found, CudaError> {
     CUDNN.first(paths.cudnn.as_ref(), paths)
 }
 
-impl SearchPaths {
-    /// The files that environment variables name, as the command's options of these names do: `ORCHESTRION_CUDA_DRIVER`,
-    /// `ORCHESTRION_NVRTC`, `ORCHESTRION_CUBLASLT`, `ORCHESTRION_CUDNN`.
-    pub fn of_environment() -> Self {
-        let file = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        Self {
-            driver: file("ORCHESTRION_CUDA_DRIVER"),
-            nvrtc: file("ORCHESTRION_NVRTC"),
-            cublaslt: file("ORCHESTRION_CUBLASLT"),
-            cudnn: file("ORCHESTRION_CUDNN"),
-            site_packages: Vec::new(),
-        }
-    }
-}
-
 impl Sought {
     /// Loads it, unless this process has it already: PyTorch brings its own, which a second release beside it may not fit.
     fn first(&self, given: Option<&PathBuf>, paths: &SearchPaths) -> Result<Found, CudaError> {
