@@ -30,7 +30,7 @@ pub trait DeviceRunner {
 }
 
 /// A tensor of a call, and whether it stands in for one of the caller.
-struct Placed<'py> {
+struct GpuTensor<'py> {
     given: Given<'py>,
     object: Bound<'py, PyAny>,
 }
@@ -47,7 +47,7 @@ pub fn call<'py>(
     py: Python<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let ordinal = runner.gpu().device().info().ordinal;
-    let inputs: Vec<Placed<'py>> = (objects.iter().zip(&ports.inputs))
+    let inputs: Vec<GpuTensor<'py>> = (objects.iter().zip(&ports.inputs))
         .map(|(object, port)| input(object, port, ordinal))
         .collect::<PyResult<_>>()?;
     let is_torch = inputs.iter().any(|input| input.given.library == Library::Torch);
@@ -55,7 +55,7 @@ pub fn call<'py>(
         Some((_, objects)) => objects.iter().cloned().map(Some).collect(),
         None => vec![None; ports.outputs.len()],
     };
-    let outputs: Vec<Placed<'py>> = (targets.iter().zip(&ports.outputs))
+    let outputs: Vec<GpuTensor<'py>> = (targets.iter().zip(&ports.outputs))
         .map(|(target, port)| output(target.as_ref(), port, is_torch, ordinal, py))
         .collect::<PyResult<_>>()?;
     let handle = if is_torch { current_stream(py, ordinal)? } else { 0 };
@@ -73,8 +73,10 @@ pub fn call<'py>(
     py.detach(|| {
         // SAFETY: the memory was allocated with this size, and belongs to the graph that is being captured.
         let scratch = scratch_address.map(|address| unsafe { DeviceAddress::new(address) });
-        let (read, written): (Vec<_>, Vec<_>) =
-            (read.iter().map(Place::tensor).collect(), written.iter().map(Place::tensor).collect());
+        let (read, written): (Vec<_>, Vec<_>) = (
+            read.iter().map(TensorPlace::tensor).collect(),
+            written.iter().map(TensorPlace::tensor).collect(),
+        );
         runner.run(&stream, &DeviceRun { inputs: &read, outputs: &written, scratch })
     })
     .map_err(|error| errors::exception(py, error))?;
@@ -94,20 +96,20 @@ pub fn call<'py>(
 }
 
 /// What a run needs of a tensor.
-struct Place {
+struct TensorPlace {
     dtype: DType,
     shape: Vec<usize>,
     start: DeviceAddress,
 }
 
-impl Place {
+impl TensorPlace {
     fn tensor(&self) -> DeviceTensor<'_> {
         DeviceTensor { dtype: self.dtype, shape: &self.shape, start: self.start }
     }
 }
 
-fn places(placed: &[Placed<'_>]) -> Vec<Place> {
-    let place = |Placed { given, .. }: &Placed<'_>| Place {
+fn places(placed: &[GpuTensor<'_>]) -> Vec<TensorPlace> {
+    let place = |GpuTensor { given, .. }: &GpuTensor<'_>| TensorPlace {
         dtype: given.dtype(),
         shape: given.shape().to_vec(),
         // SAFETY: the tensor is on the GPU of the run. Its memory is kept by the object until the run is enqueued; afterwards the library gives
@@ -118,21 +120,21 @@ fn places(placed: &[Placed<'_>]) -> Vec<Place> {
 }
 
 /// A row-major tensor on the GPU for an input: the caller's, or a copy of it.
-fn input<'py>(object: &Bound<'py, PyAny>, port: &Port, ordinal: usize) -> PyResult<Placed<'py>> {
+fn input<'py>(object: &Bound<'py, PyAny>, port: &Port, ordinal: usize) -> PyResult<GpuTensor<'py>> {
     let py = object.py();
     let given = Given::anywhere(object, port, "input")?;
     match given.gpu() {
         Some(number) if number as usize != ordinal => {
             return Err(elsewhere(py, port, "input", number, ordinal));
         }
-        Some(_) if given.is_row_major() => return Ok(Placed { given, object: object.clone() }),
+        Some(_) if given.is_row_major() => return Ok(GpuTensor { given, object: object.clone() }),
         Some(_) if given.library != Library::Torch => {
             let text = format!("input `{}` is not row-major; make it so first", port.name);
             return Err(errors::input(py, &text));
         }
         Some(_) => {
             let object = object.call_method0(intern!(py, "contiguous"))?;
-            return Ok(Placed { given: Given::anywhere(&object, port, "input")?, object });
+            return Ok(GpuTensor { given: Given::anywhere(&object, port, "input")?, object });
         }
         None => {}
     }
@@ -141,7 +143,7 @@ fn input<'py>(object: &Bound<'py, PyAny>, port: &Port, ordinal: usize) -> PyResu
     keywords.set_item(intern!(py, "device"), format!("cuda:{ordinal}"))?;
     let object = torch(py)?.call_method(intern!(py, "as_tensor"), (object,), Some(&keywords))?;
     let object = object.call_method0(intern!(py, "contiguous"))?;
-    Ok(Placed { given: Given::anywhere(&object, port, "input")?, object })
+    Ok(GpuTensor { given: Given::anywhere(&object, port, "input")?, object })
 }
 
 /// Row-major memory on the GPU for an output: the caller's, or new.
@@ -151,7 +153,7 @@ fn output<'py>(
     is_torch: bool,
     ordinal: usize,
     py: Python<'py>,
-) -> PyResult<Placed<'py>> {
+) -> PyResult<GpuTensor<'py>> {
     let Some(target) = target else {
         if !is_torch {
             let text = format!(
@@ -161,7 +163,7 @@ fn output<'py>(
             return Err(errors::usage(py, &text));
         }
         let object = empty_on(py, ordinal, port.dtype, port.shape.bind(py).clone())?;
-        return Ok(Placed { given: Given::anywhere(&object, port, "output")?, object });
+        return Ok(GpuTensor { given: Given::anywhere(&object, port, "output")?, object });
     };
     let given = Given::anywhere(target, port, "output")?;
     match given.gpu() {
@@ -177,10 +179,10 @@ fn output<'py>(
             let text = format!("the memory given for output `{}` is read-only", port.name);
             Err(errors::input(py, &text))
         }
-        Some(_) if given.is_row_major() => Ok(Placed { given, object: target.clone() }),
+        Some(_) if given.is_row_major() => Ok(GpuTensor { given, object: target.clone() }),
         Some(_) => {
             let object = empty_on(py, ordinal, port.dtype, port.shape.bind(py).clone())?;
-            Ok(Placed { given: Given::anywhere(&object, port, "output")?, object })
+            Ok(GpuTensor { given: Given::anywhere(&object, port, "output")?, object })
         }
     }
 }

@@ -57,11 +57,11 @@ impl DeviceAddress {
 /// Where the tensors of a run are, and the copies around it.
 struct Places {
     ports: Ports,
-    before: Vec<Copy>,
-    after: Vec<Copy>,
+    before: Vec<StagingCopy>,
+    after: Vec<StagingCopy>,
 }
 
-struct Copy {
+struct StagingCopy {
     from: Address,
     to: Address,
     len_bytes: usize,
@@ -163,7 +163,7 @@ impl CudaExecutable {
             if is_direct(Base::Input(idx), address) {
                 places.ports.inputs[idx] = address;
             } else if address != own.inputs[idx] {
-                places.before.push(Copy { from: address, to: own.inputs[idx], len_bytes });
+                places.before.push(StagingCopy { from: address, to: own.inputs[idx], len_bytes });
             }
         }
         let range = |(&DeviceAddress(start), &len): (&DeviceAddress, &usize)| {
@@ -183,7 +183,7 @@ impl CudaExecutable {
             if is_apart && is_direct(Base::Output(idx), address) {
                 places.ports.outputs[idx] = address;
             } else {
-                places.after.push(Copy { from: own.outputs[idx], to: address, len_bytes });
+                places.after.push(StagingCopy { from: own.outputs[idx], to: address, len_bytes });
             }
         }
         places
@@ -254,7 +254,7 @@ impl CudaExecutable {
     }
 }
 
-fn enqueue_copies(stream: &Stream, copies: &[Copy]) -> Result<(), CudaError> {
+fn enqueue_copies(stream: &Stream, copies: &[StagingCopy]) -> Result<(), CudaError> {
     copies.iter().try_for_each(|copy| stream.copy(copy.from, copy.to, copy.len_bytes))
 }
 
