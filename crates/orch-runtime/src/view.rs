@@ -342,14 +342,20 @@ fn checked_strides<'a>(shape: &[usize], strides: &'a [isize]) -> Result<Option<&
     if shape.len() != strides.len() {
         return Err(ViewError::Rank { strides: strides.len(), dims: shape.len() });
     }
+    Ok(if is_row_major(shape, strides) { None } else { Some(strides) })
+}
+
+/// Whether elements lie in the order of the dimensions, without gaps. Strides of dimensions of size 1 do not matter, and none do where
+/// there are no elements.
+pub fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
     let mut row_major = 1;
-    for (&size, &stride) in shape.iter().zip(strides).rev() {
-        if size != 1 && stride != row_major as isize {
-            return Ok(if shape.contains(&0) { None } else { Some(strides) });
-        }
-        row_major *= size;
-    }
-    Ok(None)
+    let mut dims = shape.iter().zip(strides).rev();
+    shape.contains(&0)
+        || dims.all(|(&size, &stride)| {
+            let is_next = size == 1 || stride == row_major;
+            row_major *= size as isize;
+            is_next
+        })
 }
 
 /// False if it is certain that no two elements lie at the same place: sorted by stride, each dimension steps over all that the ones

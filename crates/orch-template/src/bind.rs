@@ -32,3 +32,15 @@ pub(crate) fn bind_index(
     let var = bind_var(program, body, name, value, extent);
     program.exprs.var(var)
 }
+
+/// Binds an expression of any type to a variable.
+pub(crate) fn bind_value(
+    program: &mut ThreadProgram,
+    body: &mut Vec<Stmt>,
+    name: &str,
+    value: ExprId,
+) -> ExprId {
+    let var = program.exprs.declare_register(name, program.exprs.ty(value));
+    body.push(Stmt::Let(var, value));
+    program.exprs.var(var)
+}

@@ -4,7 +4,7 @@ use crate::status::{Failure, list_at};
 use orchestrion::manifest::{Manifest, Port};
 use orchestrion::{
     DType, DeviceAddress, DeviceTensor, Overlap, OverlapWith, TensorView, TensorViewMut, ViewError, extent,
-    first_overlap,
+    first_overlap, is_row_major,
 };
 use std::ffi::{CString, c_char, c_void};
 use std::ops::Range;
@@ -154,15 +154,10 @@ struct Placed<'a> {
 /// The tensors must be as the header says: inputs readable, outputs writable, neither used by others until this returns.
 pub unsafe fn with_views(
     ports: &Ports,
-    (inputs, input_count): (*const orc_tensor, usize),
-    (outputs, output_count): (*const orc_tensor, usize),
+    inputs: (*const orc_tensor, usize),
+    outputs: (*const orc_tensor, usize),
     run: impl FnOnce(&[TensorView<'_>], &mut [TensorViewMut<'_>]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    check_count("input", &ports.inputs, input_count)?;
-    check_count("output", &ports.outputs, output_count)?;
-    // SAFETY: the caller's promise; so many are given.
-    let (inputs, outputs) =
-        unsafe { (list_at(inputs, input_count, "`inputs`")?, list_at(outputs, output_count, "`outputs`")?) };
     // SAFETY: the caller's promise.
     let (inputs, outputs) = unsafe {
         (all_placed("input", &ports.inputs, inputs)?, all_placed("output", &ports.outputs, outputs)?)
@@ -183,15 +178,10 @@ pub unsafe fn with_views(
 /// The tensors must be as the header says of `orc_run_on_device`.
 pub unsafe fn with_device_tensors(
     ports: &Ports,
-    (inputs, input_count): (*const orc_tensor, usize),
-    (outputs, output_count): (*const orc_tensor, usize),
+    inputs: (*const orc_tensor, usize),
+    outputs: (*const orc_tensor, usize),
     run: impl FnOnce(&[DeviceTensor<'_>], &[DeviceTensor<'_>]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    check_count("input", &ports.inputs, input_count)?;
-    check_count("output", &ports.outputs, output_count)?;
-    // SAFETY: the caller's promise; so many are given.
-    let (inputs, outputs) =
-        unsafe { (list_at(inputs, input_count, "`inputs`")?, list_at(outputs, output_count, "`outputs`")?) };
     // SAFETY: the caller's promise.
     let (inputs, outputs) = unsafe {
         (all_placed("input", &ports.inputs, inputs)?, all_placed("output", &ports.outputs, outputs)?)
@@ -210,13 +200,18 @@ fn check_count(side: &str, ports: &[Expected], given: usize) -> Result<(), Failu
     Err(Failure::invalid(format!("{given} {side}s are given, the model has {}: {names}", ports.len())))
 }
 
+/// Checks the tensors of one side, so many from an address on.
+///
 /// # Safety
 /// As [`with_views`].
 unsafe fn all_placed<'a>(
     side: &'static str,
     ports: &'a [Expected],
-    tensors: &'a [orc_tensor],
+    (tensors, count): (*const orc_tensor, usize),
 ) -> Result<Vec<Placed<'a>>, Failure> {
+    check_count(side, ports, count)?;
+    // SAFETY: the caller's promise; so many are given.
+    let tensors = unsafe { list_at(tensors, count, format_args!("`{side}s`"))? };
     // SAFETY: the caller's promise.
     ports.iter().zip(tensors).map(|(port, tensor)| unsafe { Placed::new(side, port, tensor) }).collect()
 }
@@ -344,16 +339,7 @@ impl<'a> Placed<'a> {
     /// As [`DeviceAddress::new`].
     unsafe fn on_device(&self) -> Result<DeviceTensor<'a>, Failure> {
         let shape = &self.expected.port.shape;
-        let mut expected = 1;
-        let is_row_major = shape.contains(&0)
-            || self.strides.is_none_or(|strides| {
-                shape.iter().zip(strides).rev().all(|(&size, &stride)| {
-                    let is_next = size == 1 || stride == expected;
-                    expected *= size as isize;
-                    is_next
-                })
-            });
-        if !is_row_major {
+        if !self.strides.is_none_or(|strides| is_row_major(shape, strides)) {
             let (side, name, strides) =
                 (self.side, &self.expected.port.name, self.strides.unwrap_or_default());
             return Err(Failure::invalid(format!(

@@ -7,46 +7,33 @@
 use crate::errors;
 use crate::executable::Ports;
 use crate::tensors::{Given, Library, Port, torch_dtype};
-use orchestrion::{DType, DeviceAddress, DeviceRun, DeviceTensor, Error, Gpu, Stream};
+use orchestrion::{DType, DeviceAddress, DeviceRun, DeviceTensor, Error, Executable, Gpu, Stream};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
 
-/// What runs: an executable or a context of one.
-pub trait DeviceRunner {
-    /// The GPU.
-    fn gpu(&self) -> &Gpu;
-
-    /// Bytes of working memory.
-    fn scratch_bytes(&self) -> usize;
-
-    /// Enqueues a run.
-    ///
-    /// # Errors
-    /// As [`orchestrion::RunContext::run_on_device`].
-    fn run(&self, stream: &Arc<Stream>, run: &DeviceRun<'_>) -> Result<(), Error>;
-}
-
-/// A tensor of a call, and whether it stands in for one of the caller.
+/// A tensor of a call: the caller's, or one in its place.
 struct GpuTensor<'py> {
     given: Given<'py>,
     object: Bound<'py, PyAny>,
 }
 
-/// A call: `objects` are the inputs in the model's order, of which at least one is on a GPU; `out` is memory for the outputs.
+/// A call that `run` enqueues: `objects` are the inputs in the model's order, of which at least one is on a GPU; `out` is memory for the
+/// outputs.
 ///
 /// # Errors
 /// If a tensor has another type, shape or device, or the run fails.
 pub fn call<'py>(
-    runner: &(impl DeviceRunner + Sync),
+    (executable, gpu): (&Executable, &Gpu),
     ports: &Ports,
     objects: &[Bound<'py, PyAny>],
     out: Option<(&Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>)>,
+    run: impl FnOnce(&Arc<Stream>, &DeviceRun<'_>) -> Result<(), Error> + Send,
     py: Python<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let ordinal = runner.gpu().device().info().ordinal;
+    let ordinal = gpu.device().info().ordinal;
     let inputs: Vec<GpuTensor<'py>> = (objects.iter().zip(&ports.inputs))
         .map(|(object, port)| input(object, port, ordinal))
         .collect::<PyResult<_>>()?;
@@ -59,8 +46,9 @@ pub fn call<'py>(
         .map(|(target, port)| output(target.as_ref(), port, is_torch, ordinal, py))
         .collect::<PyResult<_>>()?;
     let handle = if is_torch { current_stream(py, ordinal)? } else { 0 };
-    let scratch = match is_torch && runner.scratch_bytes() > 0 && is_capturing(py)? {
-        true => Some(empty_on(py, ordinal, DType::U8, PyTuple::new(py, [runner.scratch_bytes()])?)?),
+    let scratch_bytes = executable.scratch_bytes();
+    let scratch = match is_torch && scratch_bytes > 0 && is_capturing(py)? {
+        true => Some(empty_on(py, ordinal, DType::U8, PyTuple::new(py, [scratch_bytes])?)?),
         false => None,
     };
     let scratch_address = match &scratch {
@@ -68,7 +56,7 @@ pub fn call<'py>(
         None => None,
     };
     // SAFETY: PyTorch's streams live as long as the process, and so does the default stream.
-    let stream = Arc::new(unsafe { Stream::of_handle(runner.gpu(), handle as *mut std::ffi::c_void) });
+    let stream = Arc::new(unsafe { Stream::of_handle(gpu, handle as *mut std::ffi::c_void) });
     let (read, written) = (places(&inputs), places(&outputs));
     py.detach(|| {
         // SAFETY: the memory was allocated with this size, and belongs to the graph that is being captured.
@@ -77,7 +65,7 @@ pub fn call<'py>(
             read.iter().map(TensorPlace::tensor).collect(),
             written.iter().map(TensorPlace::tensor).collect(),
         );
-        runner.run(&stream, &DeviceRun { inputs: &read, outputs: &written, scratch })
+        run(&stream, &DeviceRun { inputs: &read, outputs: &written, scratch })
     })
     .map_err(|error| errors::exception(py, error))?;
     for (output, target) in outputs.iter().zip(&targets) {

@@ -1,6 +1,6 @@
 //! Executables and contexts: how a call goes from Python objects to a run and back.
 
-use crate::device::{self, DeviceRunner};
+use crate::device;
 use crate::tensors::{Given, Library, NewOutput, Port};
 use crate::{errors, tensors};
 use orchestrion::manifest::Manifest;
@@ -28,46 +28,6 @@ pub struct PyContext {
     inner: Mutex<RunContext>,
     executable: Arc<orchestrion::Executable>,
     ports: Arc<Ports>,
-}
-
-/// An executable on a GPU.
-struct OnGpu<'a> {
-    executable: &'a orchestrion::Executable,
-    gpu: &'a Gpu,
-}
-
-impl DeviceRunner for OnGpu<'_> {
-    fn gpu(&self) -> &Gpu {
-        self.gpu
-    }
-
-    fn scratch_bytes(&self) -> usize {
-        self.executable.scratch_bytes()
-    }
-
-    fn run(&self, stream: &Arc<Stream>, run: &DeviceRun<'_>) -> Result<(), Error> {
-        self.executable.run_on_device(stream, run)
-    }
-}
-
-/// A context on a GPU.
-struct ContextOnGpu<'a> {
-    executable: OnGpu<'a>,
-    context: &'a Mutex<RunContext>,
-}
-
-impl DeviceRunner for ContextOnGpu<'_> {
-    fn gpu(&self) -> &Gpu {
-        self.executable.gpu
-    }
-
-    fn scratch_bytes(&self) -> usize {
-        self.executable.scratch_bytes()
-    }
-
-    fn run(&self, stream: &Arc<Stream>, run: &DeviceRun<'_>) -> Result<(), Error> {
-        self.context.lock().unwrap_or_else(PoisonError::into_inner).run_on_device(stream, run)
-    }
 }
 
 /// Inputs and outputs of a model.
@@ -121,8 +81,8 @@ impl PyExecutable {
         let py = tensors.py();
         let objects = self.ports.arguments(tensors, named)?;
         if let Some(gpu) = self.inner.gpu().filter(|_| self.ports.are_on_gpu(&objects)) {
-            let runner = OnGpu { executable: &self.inner, gpu };
-            return self.ports.call_on_device(&runner, &objects, out, py);
+            let run = |stream: &Arc<Stream>, run: &DeviceRun<'_>| self.inner.run_on_device(stream, run);
+            return self.ports.call_on_device((&self.inner, gpu), &objects, out, run, py);
         }
         let run = |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| {
             py.detach(|| self.inner.run_views(inputs, outputs))
@@ -248,9 +208,10 @@ impl PyContext {
         let py = tensors.py();
         let objects = self.ports.arguments(tensors, named)?;
         if let Some(gpu) = self.executable.gpu().filter(|_| self.ports.are_on_gpu(&objects)) {
-            let executable = OnGpu { executable: &self.executable, gpu };
-            let runner = ContextOnGpu { executable, context: &self.inner };
-            return self.ports.call_on_device(&runner, &objects, out, py);
+            let run = |stream: &Arc<Stream>, run: &DeviceRun<'_>| {
+                self.inner.lock().unwrap_or_else(PoisonError::into_inner).run_on_device(stream, run)
+            };
+            return self.ports.call_on_device((&self.executable, gpu), &objects, out, run, py);
         }
         let run = |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| {
             py.detach(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner).run_views(inputs, outputs))
@@ -294,13 +255,14 @@ impl Ports {
     /// A call on tensors in a GPU's memory.
     fn call_on_device<'py>(
         &self,
-        runner: &(impl DeviceRunner + Sync),
+        executable: (&orchestrion::Executable, &Gpu),
         objects: &[Bound<'py, PyAny>],
         out: Option<&Bound<'py, PyAny>>,
+        run: impl FnOnce(&Arc<Stream>, &DeviceRun<'_>) -> Result<(), Error> + Send,
         py: Python<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let out = out.map(|out| Ok::<_, PyErr>((out, self.out_objects(out)?))).transpose()?;
-        device::call(runner, self, objects, out, py)
+        device::call(executable, self, objects, out, run, py)
     }
 
     /// A call: tensors as views, memory for outputs, the run, what is returned.

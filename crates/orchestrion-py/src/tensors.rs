@@ -2,7 +2,7 @@
 
 use crate::dlpack::{self, Describe, Described, ElementType, describe_capsule};
 use crate::errors;
-use orchestrion::{DType, Tensor, TensorView, TensorViewMut, extent};
+use orchestrion::{DType, Tensor, TensorView, TensorViewMut, extent, is_row_major};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -119,16 +119,7 @@ impl<'py> Given<'py> {
 
     /// Whether its elements are one after the other in the order of the dimensions.
     pub fn is_row_major(&self) -> bool {
-        let (shape, strides) = (self.described.shape(), self.described.strides());
-        if shape.contains(&0) {
-            return true;
-        }
-        let mut expected = 1;
-        (shape.iter().zip(strides).rev()).all(|(&extent, &stride)| {
-            let is_next = extent == 1 || stride == expected;
-            expected *= extent as isize;
-            is_next
-        })
+        is_row_major(self.described.shape(), self.described.strides())
     }
 
     /// The memory must not be written.

@@ -56,7 +56,7 @@ pub use orch_onnx::{Declaration, DeclaredDim, DeclaredPort, decode_tensor};
 pub use orch_runtime::cpu::AlignedBuffer;
 pub use orch_runtime::cuda::{Context as Gpu, DeviceAddress, Library, SearchPaths, Stream};
 pub use orch_runtime::view::{
-    Overlap, OverlapWith, TensorView, TensorViewMut, ViewError, extent, first_overlap,
+    Overlap, OverlapWith, TensorView, TensorViewMut, ViewError, extent, first_overlap, is_row_major,
 };
 pub use orch_runtime::{ExitingAllocator, map_file};
 pub use orch_thread::passes::names as pass_names;

@@ -9,7 +9,7 @@
 //! The network is not stable: ties are ordered by their positions. Longer lines than shared memory holds are for the graph to split.
 
 use crate::Design;
-use crate::bind::bind_index;
+use crate::bind::{bind_index, bind_value};
 use crate::selection::order::KeyOrder;
 use orch_compute::SelectionProgram;
 use orch_compute::expr::{ArgId, BufferId, ExprId};
@@ -139,9 +139,7 @@ impl Emitter<'_> {
     }
 
     fn let_value(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId) -> ExprId {
-        let var = self.program.exprs.declare_register(name, self.program.exprs.ty(value));
-        body.push(Stmt::Let(var, value));
-        self.program.exprs.var(var)
+        bind_value(&mut self.program, body, name, value)
     }
 
     /// A loop whose iterations the threads of the CTA share.

@@ -8,7 +8,7 @@
 //! whose addresses are fixed when a call is prepared (then all steps use the buffer, so that none sees another content); those that do not start
 //! at a multiple of [`TENSOR_ALIGN_BYTES`]; and outputs that overlap another tensor of the run.
 
-use super::executable::{BoundaryStep, CudaExecutable, ExecutableError, GraphSegment, Segment, is_move};
+use super::executable::{BoundaryStep, CudaExecutable, ExecutableError, GraphSegment, Segment};
 use super::launch::{Action, Launch};
 use super::placement::{Arguments, Ports};
 use crate::cuda::driver::error::CudaError;
@@ -32,7 +32,7 @@ pub struct DeviceTensors<'a> {
     pub inputs: &'a [DeviceAddress],
     /// The outputs.
     pub outputs: &'a [DeviceAddress],
-    /// [`CudaExecutable::scratch_bytes`] bytes, from a multiple of 256 on, that take the place of the executable's working memory; `None`
+    /// As many bytes as the program's arena has, from a multiple of 256 on, that take the place of the executable's working memory; `None`
     /// to use that. The run is launched kernel by kernel then. Programs with host routines or library calls do not use it.
     pub scratch: Option<DeviceAddress>,
 }
@@ -68,11 +68,6 @@ struct StagingCopy {
 }
 
 impl CudaExecutable {
-    /// Bytes of working memory.
-    pub fn scratch_bytes(&self) -> usize {
-        self.source.program.arena_bytes
-    }
-
     /// Enqueues a run, and returns without waiting for it, unless a step runs on the host. In a stream that is being captured the run
     /// becomes part of that graph.
     ///
@@ -91,13 +86,15 @@ impl CudaExecutable {
         let program = &self.source.program;
         check_counts("input", program.input_bytes.len(), tensors.inputs.len())?;
         check_counts("output", program.output_bytes.len(), tensors.outputs.len())?;
-        let host = program.steps.iter().find(|step| matches!(step.action, Action::Host(_)));
+        let host = self.segments.iter().find_map(|segment| match segment {
+            Segment::Host(step) => Some(&program.steps[*step]),
+            Segment::Direct(_) | Segment::Graph(_) => None,
+        });
         let is_captured = stream.is_capturing()?;
         if let Some(step) = host.filter(|_| is_captured) {
             return Err(RunError::Captured { step: step.name.clone() }.into());
         }
-        let may_use_scratch = host.is_none() && !self.calls.any();
-        let scratch = tensors.scratch.filter(|_| may_use_scratch);
+        let scratch = tensors.scratch.filter(|_| host.is_none() && !self.calls.any());
         if !is_captured {
             self.switch_to(stream)?;
         }
@@ -156,7 +153,7 @@ impl CudaExecutable {
         let own = &self.placement.own;
         let mut places = Places { ports: own.clone(), before: Vec::new(), after: Vec::new() };
         let is_direct = |base: Base, address: Address| {
-            address.is_multiple_of(TENSOR_ALIGN_BYTES) && !self.is_in_library_call(base)
+            address.is_multiple_of(TENSOR_ALIGN_BYTES) && !self.ports_of_calls.contains(&base)
         };
         let inputs = tensors.inputs.iter().zip(&program.input_bytes).enumerate();
         for (idx, (&DeviceAddress(address), &len_bytes)) in inputs.filter(|(_, (_, bytes))| **bytes > 0) {
@@ -189,11 +186,6 @@ impl CudaExecutable {
         places
     }
 
-    /// True for tensors that a library call accesses.
-    fn is_in_library_call(&self, port: Base) -> bool {
-        self.boundary_steps.iter().any(|step| step.is_call && step.ports.contains(&port))
-    }
-
     /// Gives the arguments of kernels and the graphs these addresses.
     fn bind(&mut self, ports: Ports) -> Result<(), CudaError> {
         if self.is_bound && self.placement.ports == ports {
@@ -205,8 +197,8 @@ impl CudaExecutable {
         let has_moved =
             |port: &Base| !is_known || self.placement.ports.address(*port) != before.address(*port);
         let context = self.current.context();
-        for BoundaryStep { step: idx, ports, node, is_call } in &self.boundary_steps {
-            if *is_call || !ports.iter().any(has_moved) {
+        for BoundaryStep { step: idx, ports, node } in &self.boundary_steps {
+            if !ports.iter().any(has_moved) {
                 continue;
             }
             let step = &self.source.program.steps[*idx];
@@ -234,20 +226,8 @@ impl CudaExecutable {
     fn enqueue_once(&mut self, stream: &Stream, ports: &Ports, arena: Address) -> Result<(), CudaError> {
         let address = |range: &BufferRef| self.placement.address_among(range, ports, arena);
         for (idx, step) in self.source.program.steps.iter().enumerate() {
-            match (&step.action, self.calls.of(idx)) {
-                (_, Some(call)) => self.calls.enqueue(call, stream)?,
-                (Action::Launch(launch), None) => {
-                    let arguments = Arguments::of(step, address, stream.context())?;
-                    let mut shape = launch.shape;
-                    shape.is_programmatic &= self.source.options.allow_programmatic && idx > 0;
-                    // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
-                    unsafe { launch.function.launch_with(stream, &shape, arguments.pointers())? };
-                }
-                (Action::Copy { from, to }, None) if is_move(from, to) => {
-                    stream.copy(address(from), address(to), from.len_bytes)?;
-                }
-                (Action::Copy { .. } | Action::Host(_), None) => {}
-            }
+            let arguments = Arguments::of(step, address, stream.context())?;
+            self.put_step(idx, stream, &arguments, address, idx > 0)?;
         }
         self.is_pending(0..self.source.program.steps.len());
         Ok(())

@@ -13,6 +13,7 @@ use super::timing::BatchHold;
 use crate::cuda::driver::device::Context;
 use crate::cuda::driver::error::CudaError;
 use crate::cuda::driver::stream::{Event, Stream};
+use crate::cuda::driver::sys::Address;
 use crate::program::{Base, BufferRef, ProgramError, RunError, StepProfile, check_sizes};
 use bytes::Bytes;
 use std::fmt;
@@ -90,7 +91,10 @@ pub struct CudaExecutable {
     pub(super) calls: Calls,
     pub(super) arguments: Vec<Arguments>,
     boundary: Vec<BoundaryArgument>,
+    /// Those whose addresses can change: all but library calls.
     pub(super) boundary_steps: Vec<BoundaryStep>,
+    /// The inputs and outputs that library calls access.
+    pub(super) ports_of_calls: Vec<Base>,
     pub(super) placement: Placement,
     /// Whether all arguments and graphs have the addresses of `placement.ports`.
     pub(super) is_bound: bool,
@@ -128,8 +132,6 @@ pub(super) struct BoundaryStep {
     pub(super) ports: Vec<Base>,
     /// The segment whose graph it is in, and its node; `None` if it is in none.
     pub(super) node: Option<(usize, Node)>,
-    /// Whether a library call takes its place, which keeps its addresses.
-    pub(super) is_call: bool,
 }
 
 impl CudaProgram {
@@ -209,6 +211,7 @@ impl CudaExecutable {
             arguments,
             boundary,
             boundary_steps: Vec::new(),
+            ports_of_calls: Vec::new(),
             placement,
             is_bound: true,
             batch_hold: None,
@@ -217,7 +220,7 @@ impl CudaExecutable {
             pending: 0..0,
         };
         executable.segments = executable.split()?;
-        executable.boundary_steps = executable.boundary_steps();
+        executable.find_boundary();
         executable.wait()?;
         Ok(executable)
     }
@@ -411,23 +414,33 @@ impl CudaExecutable {
     /// kernels read inputs of the model before `griddepcontrol.wait`, and work before the run may write these.
     fn enqueue_step(&mut self, idx: usize, follows: bool) -> Result<(), CudaError> {
         self.is_pending(idx..idx + 1);
-        let enqueued = match &self.source.program.steps[idx].action {
-            Action::Launch(launch) => match self.calls.of(idx) {
-                Some(call) => self.calls.enqueue(call, &self.current),
-                None => {
-                    let mut shape = launch.shape;
-                    shape.is_programmatic &= self.source.options.allow_programmatic && follows;
-                    let pointers = self.arguments[idx].pointers();
-                    // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
-                    unsafe { launch.function.launch_with(&self.current, &shape, pointers) }
-                }
-            },
-            Action::Copy { from, to } if is_move(from, to) => {
-                self.current.copy(self.placement.address(from), self.placement.address(to), from.len_bytes)
-            }
-            Action::Copy { .. } | Action::Host(_) => Ok(()),
-        };
+        let address = |range: &BufferRef| self.placement.address(range);
+        let enqueued = self.put_step(idx, &self.current, &self.arguments[idx], address, follows);
         enqueued.map_err(|error| self.blame(error))
+    }
+
+    /// Puts a launch or a copy with these arguments and addresses into a stream.
+    pub(super) fn put_step(
+        &self,
+        idx: usize,
+        stream: &Stream,
+        arguments: &Arguments,
+        address: impl Fn(&BufferRef) -> Address,
+        follows: bool,
+    ) -> Result<(), CudaError> {
+        match (&self.source.program.steps[idx].action, self.calls.of(idx)) {
+            (_, Some(call)) => self.calls.enqueue(call, stream),
+            (Action::Launch(launch), None) => {
+                let mut shape = launch.shape;
+                shape.is_programmatic &= self.source.options.allow_programmatic && follows;
+                // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
+                unsafe { launch.function.launch_with(stream, &shape, arguments.pointers()) }
+            }
+            (Action::Copy { from, to }, None) if is_move(from, to) => {
+                stream.copy(address(from), address(to), from.len_bytes)
+            }
+            (Action::Copy { .. } | Action::Host(_), None) => Ok(()),
+        }
     }
 
     fn run_host(&mut self, idx: usize) -> Result<(), ExecutableError> {
@@ -534,22 +547,25 @@ impl CudaExecutable {
         Ok(segments)
     }
 
-    /// The steps that access inputs or outputs.
-    fn boundary_steps(&self) -> Vec<BoundaryStep> {
+    /// Finds what `boundary_steps` and `ports_of_calls` hold.
+    fn find_boundary(&mut self) {
         let node_of = |step: usize| {
             self.segments.iter().enumerate().find_map(|(number, segment)| {
                 let Segment::Graph(GraphSegment { nodes, .. }) = segment else { return None };
                 nodes.iter().find(|(other, _)| *other == step).map(|&(_, node)| (number, node))
             })
         };
-        let steps = self.source.program.steps.iter().enumerate();
-        let boundary = steps.filter_map(|(step, info)| {
+        let (mut boundary, mut of_calls) = (Vec::new(), Vec::new());
+        for (step, info) in self.source.program.steps.iter().enumerate() {
             let ports = info.buffers().into_iter().map(|buffer| buffer.base);
-            let ports: Vec<Base> = ports.filter(|base| is_port(*base)).collect();
-            let is_call = self.calls.of(step).is_some();
-            (!ports.is_empty()).then(|| BoundaryStep { step, ports, node: node_of(step), is_call })
-        });
-        boundary.collect()
+            let mut ports: Vec<Base> = ports.filter(|base| is_port(*base)).collect();
+            match self.calls.of(step) {
+                Some(_) => of_calls.append(&mut ports),
+                None if ports.is_empty() => {}
+                None => boundary.push(BoundaryStep { step, ports, node: node_of(step) }),
+            }
+        }
+        (self.boundary_steps, self.ports_of_calls) = (boundary, of_calls);
     }
 
     fn segment(&self, steps: Range<usize>) -> Result<Segment, CudaError> {
@@ -655,7 +671,7 @@ impl GraphEnd {
 }
 
 /// True unless the copy has nothing to do.
-pub(super) fn is_move(from: &BufferRef, to: &BufferRef) -> bool {
+fn is_move(from: &BufferRef, to: &BufferRef) -> bool {
     from.len_bytes > 0 && (from.base, from.offset_bytes) != (to.base, to.offset_bytes)
 }
 

@@ -1,7 +1,7 @@
 //! Recurrences as thread programs of CTAs.
 
 use super::schedule::GpuRecurrenceSchedule;
-use crate::bind::{bind_index, bind_var};
+use crate::bind::{bind_index, bind_value, bind_var};
 use crate::recurrence::cell::{CellInputs, CellOutputs, CellWriter};
 use crate::recurrence::steps::{Pass, StatesAfter, TimeStep, passes, states_after, time_of};
 use orch_compute::expr::{ArgId, BufferId, ExprId, Type, VarId};
@@ -133,9 +133,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn let_value(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId) -> ExprId {
-        let var = self.program.exprs.declare_register(name, self.program.exprs.ty(value));
-        body.push(Stmt::Let(var, value));
-        self.program.exprs.var(var)
+        bind_value(&mut self.program, body, name, value)
     }
 
     /// Binds an offset below `extent` that is a multiple of the lanes of a thread.
