@@ -81,15 +81,15 @@ impl fmt::Display for Witness {
     }
 }
 
-/// A seed that nobody knows beforehand.
+/// A seed that the operating system draws.
 pub fn random_seed() -> u128 {
     // The keys of the standard library's hash tables are from the operating system.
     let random = |number: u64| u128::from(RandomState::new().hash_one(number));
     random(0) << 64 | random(1)
 }
 
-/// Decides whether a candidate computes what a program computes. The seed decides primes, keys and inputs; whoever made the
-/// candidate must not have known it. What takes longer than the time that is given is not decided.
+/// Decides whether a candidate computes what a program computes. The seed decides primes, keys and inputs; the
+/// candidate must not depend on it. What takes longer than the time that is given is not decided.
 pub fn check(program: &Program, candidate: &Program, seed: u128, time: Duration) -> Verdict {
     let deadline = Instant::now() + time;
     let pair = Pair::new(program, candidate).and_then(|pair| pair.decide(Key::new(seed), deadline));

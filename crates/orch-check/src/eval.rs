@@ -503,7 +503,7 @@ impl<V: Copy> Run<'_, V> {
                 _ => get(*tile)?.owned(),
             },
         };
-        // What a sum over iterations is before it is whole is nobody's value.
+        // A sum over some of its iterations equals no value of the program.
         if !tile.accumulates() || iteration + 1 == self.block.iterations {
             domain.finish(place, &value.data);
         }
