@@ -59,6 +59,20 @@ def resolve(name: str) -> torch._ops.OpOverload:
     return found
 
 
+#: Attention that only GPUs have.
+OF_GPUS = {f"aten._scaled_dot_product_{kind}_attention.default": kind for kind in ("flash", "efficient", "cudnn")}
+
+
+def attention_of_gpus(overload: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
+    """The first result, as the CPU computes it."""
+    names = [argument.name for argument in overload._schema.arguments]
+    known = {**dict(zip(names, args)), **kwargs}
+    q, k, v, mask = (known.get(name) for name in ("query", "key", "value", "attn_bias"))
+    causal, scale = bool(known.get("is_causal")), known.get("scale")
+    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=True)
+    return (y, *[None for _ in overload._schema.returns[1:]])
+
+
 def single(target: str, args: tuple[object, ...], kwargs: dict[str, object], name: str) -> dict[str, object]:
     """The case of one call."""
     graph, inputs = Graph(), []
@@ -75,7 +89,7 @@ def single(target: str, args: tuple[object, ...], kwargs: dict[str, object], nam
 
     overload = resolve(target)
     node = graph.call_function(overload, tuple(place(item) for item in args), {k: place(v) for k, v in kwargs.items()})
-    result = overload(*args, **kwargs)
+    result = attention_of_gpus(overload, args, kwargs) if target in OF_GPUS else overload(*args, **kwargs)
     node.meta["val"] = result
     results = list(result) if isinstance(result, (tuple, list)) else [result]
     outputs: list[Node | None] = []
@@ -447,8 +461,22 @@ def orders() -> Iterator[tuple[str, list[Given]]]:
                                           given(normal(2, 3), mask[0], normal(4)), given(normal(2), mask[1, :2], normal(0))]
 
 
+def on_gpus() -> Iterator[tuple[str, list[Given]]]:
+    """Calls that only GPUs have."""
+    q, k, v = normal(2, 2, 3, 4), normal(2, 2, 5, 4), normal(2, 2, 5, 4)
+    mask = torch.zeros(3, 5).masked_fill(bools(3, 5), -INF)
+    mask[:, 0] = 0.0
+    grouped = given(normal(2, 4, 5, 4), k, v)
+    yield "aten._scaled_dot_product_flash_attention.default", [
+        given(q, k, v), given(k, k, v, 0.0, True), given(q, k, v, scale=0.3), given(k.half(), k.half(), v.half()), grouped]
+    for name in ("efficient", "cudnn"):
+        yield f"aten._scaled_dot_product_{name}_attention.default", [
+            given(q, k, v, None, False), given(k, k, v, None, True, 0.0, True),
+            given(q, k, v, mask.expand(2, 2, 3, 5), False), given(q.bfloat16(), k.bfloat16(), v.bfloat16(), None, False, scale=0.3)]
+
+
 FAMILIES: list[Callable[[], Iterator[tuple[str, list[Given]]]]] = [
-    unary, pointwise, views, create, reductions, networks, indexing, orders,
+    unary, pointwise, views, create, reductions, networks, indexing, orders, on_gpus,
 ]
 
 

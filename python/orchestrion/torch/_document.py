@@ -256,9 +256,11 @@ class _Writer:
 
     def results(self, node: Node) -> list[Json]:
         value = node.meta.get("val")
-        values = list(value) if isinstance(value, (tuple, list)) else [value]
         what = f"result of `{node.name}`"
-        return [None if item is None else tensor_type(item, what) for item in values]
+        if isinstance(value, (tuple, list)):
+            # Attention on GPUs has numbers among its results.
+            return [tensor_type(item, what) if isinstance(item, torch.Tensor) else None for item in value]
+        return [tensor_type(value, what)]
 
     def outputs(self, node: Node) -> list[Json]:
         values = node.args[0]

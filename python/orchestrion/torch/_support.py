@@ -38,6 +38,8 @@ def is_supported(node: Node) -> bool:
     name = str(node.target)
     if name not in targets() or not _types_are_known(node):
         return False
+    if name in _FIRST_RESULT_ONLY and any(not _takes_first(user) for user in node.users):
+        return False
     condition = _CONDITIONS.get(name)
     try:
         return condition is None or condition(_arguments(node))
@@ -45,9 +47,21 @@ def is_supported(node: Node) -> bool:
         return False
 
 
+#: Attention on GPUs: its other results are for the gradient.
+_FIRST_RESULT_ONLY = frozenset({
+    "aten._scaled_dot_product_flash_attention.default",
+    "aten._scaled_dot_product_efficient_attention.default",
+    "aten._scaled_dot_product_cudnn_attention.default",
+})
+
+
+def _takes_first(user: Node) -> bool:
+    return user.target is operator.getitem and user.args[1] == 0
+
+
 def _values(node: Node) -> list[object]:
     value = node.meta.get("val")
-    return list(value) if isinstance(value, (tuple, list)) else [value]
+    return [item for item in value if isinstance(item, torch.Tensor)] if isinstance(value, (tuple, list)) else [value]
 
 
 def _types_are_known(node: Node) -> bool:
@@ -161,6 +175,12 @@ def _attention(known: Arguments) -> bool:
     return no_dropout and query.numel() > 0 and key.numel() > 0 and query.shape[1] % key.shape[1] == 0
 
 
+def _gpu_attention(known: Arguments) -> bool:
+    """Causal masks of tensors of unequal lengths begin at the first key here; some kernels let them end at the last."""
+    is_square = _tensor(known["query"]).shape[2] == _tensor(known["key"]).shape[2]
+    return _attention(known) and (is_square or not known["is_causal"])
+
+
 def _floats(known: Arguments) -> bool:
     return _tensor(known["self"]).dtype.is_floating_point
 
@@ -190,6 +210,7 @@ _CONDITIONS: dict[str, Callable[[Arguments], bool]] = {
     "aten.scatter_reduce.two": lambda known: _scatter(known) and _scatter_reduce(known),
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention,
+    **dict.fromkeys(_FIRST_RESULT_ONLY, _gpu_attention),
     "aten._native_batch_norm_legit.no_stats": lambda known: bool(known["training"]),
     "aten.native_batch_norm.default": _batch_norm,
 }

@@ -1,4 +1,4 @@
-//! Scaled dot product attention as CPUs compute it, whole: `softmax(scale q k^T + mask) v`, and its gradient.
+//! Scaled dot product attention, whole: `softmax(scale q k^T + mask) v`, as PyTorch calls it on CPUs, with its gradient, and on GPUs.
 //!
 //! f16 and bf16 compute in f32 and are rounded once. The second result is `ln sum e^score`, from which the gradient
 //! recomputes the weights. A causal mask keeps keys up to the query's own position. A row of which all keys are
@@ -23,7 +23,28 @@ pub(super) const RULES: &[Rule] = &[
         backward,
     )
     .when("no dropout, heads of keys divide those of queries"),
+    rule(
+        "aten._scaled_dot_product_flash_attention.default",
+        "query key value dropout_p is_causal return_debug_mask scale",
+        output_only,
+    )
+    .when(OUTPUT_ONLY),
+    rule(
+        "aten._scaled_dot_product_efficient_attention.default",
+        "query key value attn_bias compute_log_sumexp dropout_p is_causal scale",
+        output_only,
+    )
+    .when(OUTPUT_ONLY),
+    rule(
+        "aten._scaled_dot_product_cudnn_attention.default",
+        "query key value attn_bias compute_log_sumexp dropout_p is_causal return_debug_mask scale",
+        output_only,
+    )
+    .when(OUTPUT_ONLY),
 ];
+
+/// The condition of calls on GPUs, whose other results are for a gradient that these kernels compute themselves.
+const OUTPUT_ONLY: &str = "no dropout, heads of keys divide those of queries, only the first result is used";
 
 /// Operands in the type to compute in.
 struct Heads {
@@ -90,7 +111,11 @@ impl Heads {
         let turned = emitter.transpose_last(&self.key)?;
         let products = emitter.matmul(&self.query, &turned)?;
         let mut scores = emitter.binary_scalar("Mul", &products, self.scale)?;
-        if let Some(mask) = call.optional_tensor("attn_mask")? {
+        let mask = match call.optional_tensor("attn_mask")? {
+            None => call.optional_tensor("attn_bias")?,
+            mask => mask,
+        };
+        if let Some(mask) = mask {
             if !mask.dtype.is_float() {
                 return unsupported(format!("a mask {}", mask.describe()));
             }
@@ -111,7 +136,14 @@ impl Heads {
     }
 }
 
-fn forward(emitter: &mut Emitter, call: &Call) -> Applied {
+/// The output, and per row the maximum and the sum that its weights were divided by.
+struct Attended {
+    output: Val,
+    shift: Val,
+    sum: Val,
+}
+
+fn attend(emitter: &mut Emitter, call: &Call) -> Result<Attended, Refusal> {
     let heads = Heads::read(emitter, call)?;
     let scores = heads.scores(emitter, call)?;
     let max = emitter.reduce("ReduceMax", &scores, &[3], true);
@@ -125,12 +157,24 @@ fn forward(emitter: &mut Emitter, call: &Call) -> Applied {
     let one = emitter.scalar(sum.dtype, 1.0);
     let divisor = emitter.select(&lowest, &one, &sum)?;
     let weights = emitter.binary("Div", &powers, &divisor)?;
-    let y = emitter.matmul(&weights, &heads.value)?;
+    let output = emitter.matmul(&weights, &heads.value)?;
+    Ok(Attended { output: emitter.cast(&output, call.dtype()?), shift, sum })
+}
+
+fn forward(emitter: &mut Emitter, call: &Call) -> Applied {
+    let Attended { output, shift, sum } = attend(emitter, call)?;
     let log = emitter.unary("Log", &sum);
     let log = emitter.binary("Add", &log, &shift)?;
     let log = emitter.reshape(&log, log.shape[..3].to_vec())?;
     let dtype = call.result(1).map_or(DType::F32, |known| known.0);
-    Ok(vec![Some(emitter.cast(&y, call.dtype()?)), Some(emitter.cast(&log, dtype))])
+    Ok(vec![Some(output), Some(emitter.cast(&log, dtype))])
+}
+
+/// Whoever uses another result finds that it is missing.
+fn output_only(emitter: &mut Emitter, call: &Call) -> Applied {
+    let Attended { output, .. } = attend(emitter, call)?;
+    let others = call.results.iter().skip(1).map(|_| None);
+    Ok([Some(output)].into_iter().chain(others).collect())
 }
 
 /// With `p = e^(score - ln sum)` and `d = sum_j g_j y_j`: `dv = p^T g`, `ds = p (g v^T - d)`, `dq = scale ds k`,
