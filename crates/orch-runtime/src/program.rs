@@ -329,6 +329,14 @@ pub enum RunError {
         /// The step's name.
         step: String,
     },
+    /// An input in the host's memory cannot become part of a graph.
+    #[error(
+        "input {index} is in the host's memory, which a captured run does not read when it is launched; bring it to the GPU first"
+    )]
+    CapturedInput {
+        /// Its number.
+        index: usize,
+    },
     /// A host routine failed.
     #[error("`{step}` failed: {reason}")]
     Host {

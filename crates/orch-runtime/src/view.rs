@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::slice;
 
 /// A tensor that is read.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
     dtype: DType,
     shape: &'a [usize],

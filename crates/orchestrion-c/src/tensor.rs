@@ -3,8 +3,8 @@
 use crate::status::{Failure, list_at};
 use orchestrion::manifest::{Manifest, Port};
 use orchestrion::{
-    DType, DeviceAddress, DeviceTensor, Overlap, OverlapWith, TensorView, TensorViewMut, ViewError, extent,
-    first_overlap, is_row_major,
+    DType, DeviceAddress, DeviceInput, DeviceTensor, Overlap, OverlapWith, TensorView, TensorViewMut,
+    ViewError, extent, first_overlap, is_row_major,
 };
 use std::ffi::{CString, c_char, c_void};
 use std::ops::Range;
@@ -180,7 +180,7 @@ pub unsafe fn with_device_tensors(
     ports: &Ports,
     inputs: (*const orc_tensor, usize),
     outputs: (*const orc_tensor, usize),
-    run: impl FnOnce(&[DeviceTensor<'_>], &[DeviceTensor<'_>]) -> Result<(), Failure>,
+    run: impl FnOnce(&[DeviceInput<'_>], &[DeviceTensor<'_>]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     let (inputs, outputs) = unsafe {
@@ -188,6 +188,7 @@ pub unsafe fn with_device_tensors(
     };
     // SAFETY: the caller's promise.
     let (inputs, outputs) = unsafe { (all_on_device(&inputs)?, all_on_device(&outputs)?) };
+    let inputs: Vec<DeviceInput<'_>> = inputs.into_iter().map(DeviceInput::Device).collect();
     run(&inputs, &outputs)
 }
 

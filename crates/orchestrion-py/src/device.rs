@@ -6,68 +6,99 @@
 
 use crate::errors;
 use crate::executable::Ports;
-use crate::tensors::{Given, Library, Port, torch_dtype};
-use orchestrion::{DType, DeviceAddress, DeviceRun, DeviceTensor, Error, Executable, Gpu, Stream};
+use crate::tensors::{Given, Library, Order, Port, empty_strided, torch_dtype};
+use orchestrion::{
+    DType, DeviceAddress, DeviceInput, DeviceRun, DeviceTensor, Error, Executable, Gpu, Stream,
+};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
 
-/// A tensor of a call: the caller's, or one in its place.
-struct GpuTensor<'py> {
-    given: Given<'py>,
-    object: Bound<'py, PyAny>,
+/// Where a call runs.
+#[derive(Clone, Copy)]
+pub struct OnGpu<'a> {
+    /// What runs.
+    pub executable: &'a Executable,
+    /// On which GPU.
+    pub gpu: &'a Gpu,
 }
 
-/// A call that `run` enqueues: `objects` are the inputs in the model's order, of which at least one is on a GPU; `out` is memory for the
-/// outputs.
+/// A tensor as a run takes it: row-major in the order of dimensions that the executable has it in.
+pub struct RunTensor<'a, 'py> {
+    /// The caller's tensor, one in its place, or a new one.
+    pub object: Bound<'py, PyAny>,
+    port: &'a Port,
+    given: Given<'py>,
+    order: Option<Order>,
+}
+
+impl<'a, 'py> RunTensor<'a, 'py> {
+    fn of(object: Bound<'py, PyAny>, port: &'a Port, what: &str, order: Option<&[usize]>) -> PyResult<Self> {
+        let given = Given::anywhere(&object, port, what)?;
+        let order = order.map(|order| Order::of(&given, order));
+        Ok(Self { object, port, given, order })
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.order.as_ref().map_or(self.given.shape(), |order| &order.shape)
+    }
+
+    /// Whether its elements lie one after the other.
+    pub fn is_row_major(&self) -> bool {
+        match &self.order {
+            None => self.given.is_row_major(),
+            Some(order) => order.is_row_major(),
+        }
+    }
+
+    fn on_device(&self) -> DeviceTensor<'_> {
+        // SAFETY: the tensor is on the GPU of the run. Its memory is kept by the object until the run is enqueued; afterwards the library gives
+        // it away only to work that comes later in the stream.
+        let start = unsafe { DeviceAddress::new(self.given.address()) };
+        DeviceTensor { dtype: self.given.dtype(), shape: self.shape(), start }
+    }
+
+    fn as_input(&self) -> PyResult<DeviceInput<'_>> {
+        if self.given.gpu().is_some() {
+            return Ok(DeviceInput::Device(self.on_device()));
+        }
+        let view = match &self.order {
+            None => self.given.view(),
+            Some(order) => self.given.view_as(&order.shape, &order.strides),
+        };
+        view.map(DeviceInput::Host)
+    }
+}
+
+/// A call of an executable that `run` enqueues: `objects` are the inputs in the model's order, of which at least one is on a GPU; `out` is
+/// memory for the outputs.
 ///
 /// # Errors
 /// If a tensor has another type, shape or device, or the run fails.
 pub fn call<'py>(
-    (executable, gpu): (&Executable, &Gpu),
+    place: OnGpu<'_>,
     ports: &Ports,
     objects: &[Bound<'py, PyAny>],
     out: Option<(&Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>)>,
     run: impl FnOnce(&Arc<Stream>, &DeviceRun<'_>) -> Result<(), Error> + Send,
     py: Python<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let ordinal = gpu.device().info().ordinal;
-    let inputs: Vec<GpuTensor<'py>> = (objects.iter().zip(&ports.inputs))
-        .map(|(object, port)| input(object, port, ordinal))
+    let ordinal = place.gpu.device().info().ordinal;
+    let mut inputs: Vec<RunTensor<'_, 'py>> = (objects.iter().zip(&ports.inputs))
+        .map(|(object, port)| input(object, port, None, ordinal))
         .collect::<PyResult<_>>()?;
     let is_torch = inputs.iter().any(|input| input.given.library == Library::Torch);
     let targets: Vec<Option<Bound<'py, PyAny>>> = match &out {
         Some((_, objects)) => objects.iter().cloned().map(Some).collect(),
         None => vec![None; ports.outputs.len()],
     };
-    let outputs: Vec<GpuTensor<'py>> = (targets.iter().zip(&ports.outputs))
+    let outputs: Vec<RunTensor<'_, 'py>> = (targets.iter().zip(&ports.outputs))
         .map(|(target, port)| output(target.as_ref(), port, is_torch, ordinal, py))
         .collect::<PyResult<_>>()?;
-    let handle = if is_torch { current_stream(py, ordinal)? } else { 0 };
-    let scratch_bytes = executable.scratch_bytes();
-    let scratch = match is_torch && scratch_bytes > 0 && is_capturing(py)? {
-        true => Some(empty_on(py, ordinal, DType::U8, PyTuple::new(py, [scratch_bytes])?)?),
-        false => None,
-    };
-    let scratch_address = match &scratch {
-        Some(tensor) => Some(tensor.call_method0(intern!(py, "data_ptr"))?.extract::<u64>()?),
-        None => None,
-    };
-    // SAFETY: PyTorch's streams live as long as the process, and so does the default stream.
-    let stream = Arc::new(unsafe { Stream::of_handle(gpu, handle as *mut std::ffi::c_void) });
-    let (read, written) = (places(&inputs), places(&outputs));
-    py.detach(|| {
-        // SAFETY: the memory was allocated with this size, and belongs to the graph that is being captured.
-        let scratch = scratch_address.map(|address| unsafe { DeviceAddress::new(address) });
-        let (read, written): (Vec<_>, Vec<_>) = (
-            read.iter().map(TensorPlace::tensor).collect(),
-            written.iter().map(TensorPlace::tensor).collect(),
-        );
-        run(&stream, &DeviceRun { inputs: &read, outputs: &written, scratch })
-    })
-    .map_err(|error| errors::exception(py, error))?;
+    let library = if is_torch { Library::Torch } else { Library::Other };
+    enqueue(place, library, &mut inputs, &outputs.iter().collect::<Vec<_>>(), run, py)?;
     for (output, target) in outputs.iter().zip(&targets) {
         if let Some(target) = target.as_ref().filter(|target| !target.is(&output.object)) {
             target.call_method1(intern!(py, "copy_"), (&output.object,))?;
@@ -83,65 +114,113 @@ pub fn call<'py>(
     }
 }
 
-/// What a run needs of a tensor.
-struct TensorPlace {
-    dtype: DType,
-    shape: Vec<usize>,
-    start: DeviceAddress,
-}
-
-impl TensorPlace {
-    fn tensor(&self) -> DeviceTensor<'_> {
-        DeviceTensor { dtype: self.dtype, shape: &self.shape, start: self.start }
-    }
-}
-
-fn places(placed: &[GpuTensor<'_>]) -> Vec<TensorPlace> {
-    let place = |GpuTensor { given, .. }: &GpuTensor<'_>| TensorPlace {
-        dtype: given.dtype(),
-        shape: given.shape().to_vec(),
-        // SAFETY: the tensor is on the GPU of the run. Its memory is kept by the object until the run is enqueued; afterwards the library gives
-        // it away only to work that comes later in the stream.
-        start: unsafe { DeviceAddress::new(given.address()) },
-    };
-    placed.iter().map(place).collect()
-}
-
-/// A row-major tensor on the GPU for an input: the caller's, or a copy of it.
-fn input<'py>(object: &Bound<'py, PyAny>, port: &Port, ordinal: usize) -> PyResult<GpuTensor<'py>> {
-    let py = object.py();
-    let given = Given::anywhere(object, port, "input")?;
-    match given.gpu() {
-        Some(number) if number as usize != ordinal => {
-            return Err(elsewhere(py, port, "input", number, ordinal));
+/// Enqueues a run: in the current stream for tensors of PyTorch, otherwise in the default stream.
+///
+/// # Errors
+/// If the run fails.
+pub fn enqueue<'py>(
+    place: OnGpu<'_>,
+    library: Library,
+    inputs: &mut [RunTensor<'_, 'py>],
+    outputs: &[&RunTensor<'_, 'py>],
+    run: impl FnOnce(&Arc<Stream>, &DeviceRun<'_>) -> Result<(), Error> + Send,
+    py: Python<'py>,
+) -> PyResult<()> {
+    let ordinal = place.gpu.device().info().ordinal;
+    let is_torch = library == Library::Torch;
+    let handle = if is_torch { current_stream(py, ordinal)? } else { 0 };
+    let scratch_bytes = place.executable.scratch_bytes();
+    let has_host_input = inputs.iter().any(|input| input.given.gpu().is_none());
+    let is_captured = is_torch && (scratch_bytes > 0 || has_host_input) && is_capturing(py)?;
+    if is_captured {
+        for input in inputs.iter_mut().filter(|input| input.given.gpu().is_none()) {
+            *input = captured_input(input, ordinal)?;
         }
-        Some(_) if given.is_row_major() => return Ok(GpuTensor { given, object: object.clone() }),
-        Some(_) if given.library != Library::Torch => {
+    }
+    let scratch = match is_captured && scratch_bytes > 0 {
+        true => {
+            let (shape, strides) = (PyTuple::new(py, [scratch_bytes])?, PyTuple::new(py, [1])?);
+            Some(empty_strided(&shape, &strides, DType::U8, Some(ordinal))?)
+        }
+        false => None,
+    };
+    let scratch_address = match &scratch {
+        Some(tensor) => Some(tensor.call_method0(intern!(py, "data_ptr"))?.extract::<u64>()?),
+        None => None,
+    };
+    // SAFETY: PyTorch's streams live as long as the process, and so does the default stream.
+    let stream = Arc::new(unsafe { Stream::of_handle(place.gpu, handle as *mut std::ffi::c_void) });
+    let read = inputs.iter().map(RunTensor::as_input).collect::<PyResult<Vec<_>>>()?;
+    let written: Vec<DeviceTensor<'_>> = outputs.iter().map(|output| output.on_device()).collect();
+    // SAFETY: the memory was allocated with this size, and belongs to the graph that is being captured.
+    let scratch = scratch_address.map(|address| unsafe { DeviceAddress::new(address) });
+    py.detach(|| run(&stream, &DeviceRun { inputs: &read, outputs: &written, scratch }))
+        .map_err(|error| errors::exception(py, error))
+}
+
+/// A tensor for an input, whose dimensions the executable has in this order: the caller's, or a copy of it where it is not row-major so.
+///
+/// # Errors
+/// If it is on another GPU, or its library cannot copy it.
+pub fn input<'a, 'py>(
+    object: &Bound<'py, PyAny>,
+    port: &'a Port,
+    order: Option<&[usize]>,
+    ordinal: usize,
+) -> PyResult<RunTensor<'a, 'py>> {
+    let py = object.py();
+    let tensor = RunTensor::of(object.clone(), port, "input", order)?;
+    match tensor.given.gpu() {
+        Some(number) if number as usize != ordinal => Err(elsewhere(py, port, "input", number, ordinal)),
+        None => {
+            tensor.given.check_device(py, port, "input")?;
+            Ok(tensor)
+        }
+        Some(_) if tensor.is_row_major() => Ok(tensor),
+        Some(_) if tensor.given.library != Library::Torch => {
             let text = format!("input `{}` is not row-major; make it so first", port.name);
-            return Err(errors::input(py, &text));
+            Err(errors::input(py, &text))
         }
         Some(_) => {
-            let object = object.call_method0(intern!(py, "contiguous"))?;
-            return Ok(GpuTensor { given: Given::anywhere(&object, port, "input")?, object });
+            let ordered = match order {
+                None => object.clone(),
+                Some(order) => object.call_method1(intern!(py, "permute"), (order,))?,
+            };
+            let copy = ordered.call_method0(intern!(py, "contiguous"))?;
+            RunTensor::of(copy, port, "input", None)
         }
-        None => {}
     }
-    // In memory of the process: PyTorch copies it in the current stream.
+}
+
+/// A tensor of the host as one of the GPU that a captured graph makes: numbers only, since the host's memory is not read when it is launched.
+fn captured_input<'a, 'py>(tensor: &RunTensor<'a, 'py>, ordinal: usize) -> PyResult<RunTensor<'a, 'py>> {
+    let (py, port) = (tensor.object.py(), tensor.port);
+    if tensor.shape().iter().product::<usize>() != 1 {
+        let text = format!(
+            "input `{}` is in the memory of the process, which a captured graph does not read when it is launched; bring it to \
+             the GPU before the capture",
+            port.name
+        );
+        return Err(errors::input(py, &text));
+    }
+    let number = tensor.object.call_method0(intern!(py, "item"))?;
     let keywords = PyDict::new(py);
-    keywords.set_item(intern!(py, "device"), format!("cuda:{ordinal}"))?;
-    let object = torch(py)?.call_method(intern!(py, "as_tensor"), (object,), Some(&keywords))?;
-    let object = object.call_method0(intern!(py, "contiguous"))?;
-    Ok(GpuTensor { given: Given::anywhere(&object, port, "input")?, object })
+    keywords.set_item(intern!(py, "dtype"), torch_dtype(py, tensor.given.dtype())?)?;
+    keywords.set_item(intern!(py, "device"), ordinal)?;
+    let shape = PyTuple::new(py, tensor.shape())?;
+    let filled = torch(py)?.call_method(intern!(py, "full"), (shape, number), Some(&keywords))?;
+    RunTensor::of(filled, port, "input", None)
 }
 
 /// Row-major memory on the GPU for an output: the caller's, or new.
-fn output<'py>(
+fn output<'a, 'py>(
     target: Option<&Bound<'py, PyAny>>,
-    port: &Port,
+    port: &'a Port,
     is_torch: bool,
     ordinal: usize,
     py: Python<'py>,
-) -> PyResult<GpuTensor<'py>> {
+) -> PyResult<RunTensor<'a, 'py>> {
+    let new = || new_output(py, port, None, ordinal);
     let Some(target) = target else {
         if !is_torch {
             let text = format!(
@@ -150,11 +229,10 @@ fn output<'py>(
             );
             return Err(errors::usage(py, &text));
         }
-        let object = empty_on(py, ordinal, port.dtype, port.shape.bind(py).clone())?;
-        return Ok(GpuTensor { given: Given::anywhere(&object, port, "output")?, object });
+        return new();
     };
-    let given = Given::anywhere(target, port, "output")?;
-    match given.gpu() {
+    let tensor = RunTensor::of(target.clone(), port, "output", None)?;
+    match tensor.given.gpu() {
         Some(number) if number as usize != ordinal => Err(elsewhere(py, port, "output", number, ordinal)),
         None => {
             let text = format!(
@@ -163,21 +241,32 @@ fn output<'py>(
             );
             Err(errors::input(py, &text))
         }
-        Some(_) if given.is_read_only() => {
+        Some(_) if tensor.given.is_read_only() => {
             let text = format!("the memory given for output `{}` is read-only", port.name);
             Err(errors::input(py, &text))
         }
-        Some(_) if given.is_row_major() => Ok(GpuTensor { given, object: target.clone() }),
-        Some(_) => {
-            let object = empty_on(py, ordinal, port.dtype, port.shape.bind(py).clone())?;
-            Ok(GpuTensor { given: Given::anywhere(&object, port, "output")?, object })
-        }
+        Some(_) if tensor.is_row_major() => Ok(tensor),
+        Some(_) => new(),
     }
+}
+
+/// A new tensor of PyTorch for an output with the strides of a port, whose dimensions the executable has in this order.
+///
+/// # Errors
+/// If there is no memory.
+pub fn new_output<'a, 'py>(
+    py: Python<'py>,
+    port: &'a Port,
+    order: Option<&[usize]>,
+    ordinal: usize,
+) -> PyResult<RunTensor<'a, 'py>> {
+    RunTensor::of(port.empty(py, Some(ordinal))?, port, "output", order)
 }
 
 fn elsewhere(py: Python<'_>, port: &Port, what: &str, number: i32, ordinal: usize) -> PyErr {
     let text = format!(
-        "{what} `{}` is on cuda:{number}, the executable on cuda:{ordinal}; bring the tensor there, or compile or load for the          other GPU (`device=`)",
+        "{what} `{}` is on cuda:{number}, the executable on cuda:{ordinal}; bring the tensor there, or compile or load for the \
+         other GPU (`device=`)",
         port.name
     );
     errors::input(py, &text)
@@ -185,19 +274,6 @@ fn elsewhere(py: Python<'_>, port: &Port, what: &str, number: i32, ordinal: usiz
 
 fn torch<'py>(py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
     Ok(py.import(intern!(py, "torch"))?.into_any())
-}
-
-/// A new row-major tensor of PyTorch on a GPU.
-fn empty_on<'py>(
-    py: Python<'py>,
-    ordinal: usize,
-    dtype: DType,
-    shape: Bound<'py, PyTuple>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let keywords = PyDict::new(py);
-    keywords.set_item(intern!(py, "dtype"), torch_dtype(py, dtype)?)?;
-    keywords.set_item(intern!(py, "device"), ordinal)?;
-    torch(py)?.call_method(intern!(py, "empty"), (shape,), Some(&keywords))
 }
 
 /// The handle of PyTorch's current stream.

@@ -1,11 +1,11 @@
 //! Executables and contexts: how a call goes from Python objects to a run and back.
 
-use crate::device;
+use crate::device::{self, OnGpu};
 use crate::tensors::{Given, Library, NewOutput, Port};
 use crate::{errors, tensors};
 use orchestrion::manifest::Manifest;
 use orchestrion::{
-    DType, DeviceRun, Error, Gpu, Model, Overlap, OverlapWith, RunContext, Stream, Tensor, TensorView,
+    DType, DeviceRun, Error, Model, Overlap, OverlapWith, RunContext, Stream, Tensor, TensorView,
     TensorViewMut, first_overlap, plan_text, verification,
 };
 use pyo3::prelude::*;
@@ -55,16 +55,9 @@ impl PyExecutable {
         &self.ports
     }
 
-    /// Runs on views.
-    ///
-    /// # Errors
-    /// As [`orchestrion::Executable::run_views`].
-    pub fn run_views(
-        &self,
-        inputs: &[TensorView<'_>],
-        outputs: &mut [TensorViewMut<'_>],
-    ) -> Result<(), Error> {
-        self.inner.run_views(inputs, outputs)
+    /// What runs.
+    pub fn inner(&self) -> &orchestrion::Executable {
+        &self.inner
     }
 }
 
@@ -82,7 +75,8 @@ impl PyExecutable {
         let objects = self.ports.arguments(tensors, named)?;
         if let Some(gpu) = self.inner.gpu().filter(|_| self.ports.are_on_gpu(&objects)) {
             let run = |stream: &Arc<Stream>, run: &DeviceRun<'_>| self.inner.run_on_device(stream, run);
-            return self.ports.call_on_device((&self.inner, gpu), &objects, out, run, py);
+            let place = OnGpu { executable: &self.inner, gpu };
+            return self.ports.call_on_device(place, &objects, out, run, py);
         }
         let run = |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| {
             py.detach(|| self.inner.run_views(inputs, outputs))
@@ -211,7 +205,8 @@ impl PyContext {
             let run = |stream: &Arc<Stream>, run: &DeviceRun<'_>| {
                 self.inner.lock().unwrap_or_else(PoisonError::into_inner).run_on_device(stream, run)
             };
-            return self.ports.call_on_device((&self.executable, gpu), &objects, out, run, py);
+            let place = OnGpu { executable: &self.executable, gpu };
+            return self.ports.call_on_device(place, &objects, out, run, py);
         }
         let run = |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| {
             py.detach(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner).run_views(inputs, outputs))
@@ -255,14 +250,14 @@ impl Ports {
     /// A call on tensors in a GPU's memory.
     fn call_on_device<'py>(
         &self,
-        executable: (&orchestrion::Executable, &Gpu),
+        place: OnGpu<'_>,
         objects: &[Bound<'py, PyAny>],
         out: Option<&Bound<'py, PyAny>>,
         run: impl FnOnce(&Arc<Stream>, &DeviceRun<'_>) -> Result<(), Error> + Send,
         py: Python<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let out = out.map(|out| Ok::<_, PyErr>((out, self.out_objects(out)?))).transpose()?;
-        device::call(executable, self, objects, out, run, py)
+        device::call(place, self, objects, out, run, py)
     }
 
     /// A call: tensors as views, memory for outputs, the run, what is returned.

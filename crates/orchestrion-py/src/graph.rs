@@ -1,13 +1,19 @@
 //! Graphs that `torch.compile` traced: called with all tensors of the graph, weights among them, and to return tensors of exactly
 //! the strides that were traced. The common case stays out of Python: no mutation, no symbolic size.
 
+use crate::device::{self, OnGpu, RunTensor};
 use crate::errors;
 use crate::executable::PyExecutable;
-use crate::tensors::{Given, Port, empty_strided};
-use orchestrion::{DType, Error, TensorView, TensorViewMut};
+use crate::tensors::{Given, Library, Order, Port};
+use orchestrion::{DType, DeviceRun, Error, Stream, TensorView, TensorViewMut};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
+use std::sync::Arc;
+
+/// As eager says it.
+const OUT_OF_RANGE: &str = "index out of range in self";
 
 /// An executable of a graph.
 #[pyclass(frozen, name = "Graph", module = "orchestrion._native")]
@@ -16,7 +22,8 @@ pub struct PyGraph {
     inputs: Vec<Input>,
     outputs: Vec<Output>,
     copies: Vec<Port>,
-    checks_indices: bool,
+    /// The output that says whether all indices were in range.
+    index_check: Option<Port>,
 }
 
 /// An input of the executable.
@@ -97,11 +104,12 @@ impl PyGraph {
             })
         });
         let copied = ports.outputs[made..made + copies].iter().map(|port| port.clone_ref(py));
+        let index_check = ports.outputs[made + copies..].first().map(|port| port.clone_ref(py));
         Ok(Self {
             inputs: inputs.collect(),
             outputs: outputs.collect::<PyResult<_>>()?,
             copies: copied.collect(),
-            checks_indices,
+            index_check,
             executable,
         })
     }
@@ -113,57 +121,12 @@ impl PyGraph {
     ) -> PyResult<(Bound<'py, PyList>, Vec<Bound<'py, PyAny>>)> {
         let py = tensors.py();
         let objects: Vec<Bound<'py, PyAny>> = tensors.iter().collect();
-        let missing = || errors::usage(py, &format!("a graph is called with {} tensors", objects.len()));
-        let inputs: Vec<Given<'py>> = (self.inputs.iter())
-            .map(|input| Given::traced(objects.get(input.position).ok_or_else(missing)?, &input.port))
-            .collect::<PyResult<_>>()?;
-        let orders: Vec<Option<Order>> = (inputs.iter().zip(&self.inputs))
-            .map(|(given, input)| Some(Order::of(given, input.order.as_ref()?)))
-            .collect();
-        let views: Vec<TensorView<'_>> = (inputs.iter().zip(&orders))
-            .map(|(given, order)| match order {
-                None => given.view(),
-                Some(Order { shape, strides }) => given.view_as(shape, strides),
-            })
-            .collect::<PyResult<_>>()?;
-        let mut made: Vec<(Bound<'py, PyAny>, Given<'py>, Option<Order>)> = Vec::new();
-        for output in &self.outputs {
-            if let Output::Made { port, order } = output {
-                let object = empty_strided(py, port)?;
-                let given = Given::traced(&object, port)?;
-                let order = order.as_ref().map(|order| Order::of(&given, order));
-                made.push((object, given, order));
-            }
-        }
-        for port in &self.copies {
-            let object = empty_strided(py, port)?;
-            let given = Given::traced(&object, port)?;
-            made.push((object, given, None));
-        }
-        let mut in_range = [1];
-        let mut targets: Vec<TensorViewMut<'_>> = (made.iter_mut())
-            .map(|(_, given, order)| {
-                // SAFETY: the memory is new, and each tensor has its own.
-                unsafe {
-                    match order {
-                        None => given.view_mut(),
-                        Some(Order { shape, strides }) => given.view_mut_as(shape, strides),
-                    }
-                }
-            })
-            .collect::<PyResult<_>>()?;
-        if self.checks_indices {
-            let target = TensorViewMut::new(DType::Bool, &[], &mut in_range);
-            targets.push(target.map_err(|error| errors::input(py, &error.to_string()))?);
-        }
-        let executable = self.executable.get();
-        py.detach(|| executable.run_views(&views, &mut targets))
-            .map_err(|error| errors::exception(py, error))?;
-        drop(targets);
-        if in_range == [0] {
-            return Err(pyo3::exceptions::PyIndexError::new_err("index out of range in self"));
-        }
-        let mut made = made.into_iter().map(|(object, _, _)| object);
+        let executable = self.executable.get().inner();
+        let made = match executable.gpu() {
+            None => self.run_on_host(py, &objects)?,
+            Some(gpu) => self.run_on_gpu(py, OnGpu { executable, gpu }, &objects)?,
+        };
+        let mut made = made.into_iter();
         let results = PyList::empty(py);
         for output in &self.outputs {
             match output {
@@ -182,22 +145,120 @@ impl PyGraph {
     }
 }
 
-/// A tensor's shape and strides with its dimensions in another order.
-struct Order {
-    shape: Vec<usize>,
-    strides: Vec<isize>,
+impl PyGraph {
+    /// The tensors that the executable makes for outputs and copies, in the memory of the process.
+    fn run_on_host<'py>(
+        &self,
+        py: Python<'py>,
+        objects: &[Bound<'py, PyAny>],
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let inputs: Vec<Given<'py>> = (self.inputs.iter())
+            .map(|input| Given::traced(input.among(py, objects)?, &input.port))
+            .collect::<PyResult<_>>()?;
+        let orders: Vec<Option<Order>> = (inputs.iter().zip(&self.inputs))
+            .map(|(given, input)| Some(Order::of(given, input.order.as_ref()?)))
+            .collect();
+        let views: Vec<TensorView<'_>> = (inputs.iter().zip(&orders))
+            .map(|(given, order)| match order {
+                None => given.view(),
+                Some(Order { shape, strides }) => given.view_as(shape, strides),
+            })
+            .collect::<PyResult<_>>()?;
+        let mut made: Vec<(Bound<'py, PyAny>, Given<'py>, Option<Order>)> = Vec::new();
+        for (port, order) in self.made() {
+            let object = port.empty(py, None)?;
+            let given = Given::traced(&object, port)?;
+            let order = order.map(|order| Order::of(&given, order));
+            made.push((object, given, order));
+        }
+        let mut in_range = [1];
+        let mut targets: Vec<TensorViewMut<'_>> = (made.iter_mut())
+            .map(|(_, given, order)| {
+                // SAFETY: the memory is new, and each tensor has its own.
+                unsafe {
+                    match order {
+                        None => given.view_mut(),
+                        Some(Order { shape, strides }) => given.view_mut_as(shape, strides),
+                    }
+                }
+            })
+            .collect::<PyResult<_>>()?;
+        if self.index_check.is_some() {
+            let target = TensorViewMut::new(DType::Bool, &[], &mut in_range);
+            targets.push(target.map_err(|error| errors::input(py, &error.to_string()))?);
+        }
+        let executable = self.executable.get().inner();
+        py.detach(|| executable.run_views(&views, &mut targets))
+            .map_err(|error| errors::exception(py, error))?;
+        drop(targets);
+        if in_range == [0] {
+            return Err(pyo3::exceptions::PyIndexError::new_err(OUT_OF_RANGE));
+        }
+        Ok(made.into_iter().map(|(object, _, _)| object).collect())
+    }
+
+    /// The same, on a GPU: nothing is waited for. As PyTorch's own kernels do, an index out of range stops the GPU's program, which a later
+    /// call reports.
+    fn run_on_gpu<'py>(
+        &self,
+        py: Python<'py>,
+        place: OnGpu<'_>,
+        objects: &[Bound<'py, PyAny>],
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        static ASSERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let ordinal = place.gpu.device().info().ordinal;
+        let mut inputs: Vec<RunTensor<'_, 'py>> = (self.inputs.iter())
+            .map(|input| {
+                device::input(input.among(py, objects)?, &input.port, input.order.as_deref(), ordinal)
+            })
+            .collect::<PyResult<_>>()?;
+        let made: Vec<RunTensor<'_, 'py>> = (self.made())
+            .map(|(port, order)| device::new_output(py, port, order, ordinal))
+            .collect::<PyResult<_>>()?;
+        // What the run writes: the tensors that are made, or row-major ones in the place of those with gaps.
+        let ports = &self.executable.get().ports().outputs;
+        let mut instead: Vec<Option<RunTensor<'_, 'py>>> = Vec::with_capacity(made.len());
+        for (made, port) in made.iter().zip(ports) {
+            let is_written = made.is_row_major();
+            instead.push(if is_written { None } else { Some(device::new_output(py, port, None, ordinal)?) });
+        }
+        let check = self.index_check.as_ref();
+        let check = check.map(|port| device::new_output(py, port, None, ordinal)).transpose()?;
+        let written = made.iter().zip(&instead).map(|(made, instead)| instead.as_ref().unwrap_or(made));
+        let written: Vec<&RunTensor<'_, 'py>> = written.chain(&check).collect();
+        let run = |stream: &Arc<Stream>, run: &DeviceRun<'_>| place.executable.run_on_device(stream, run);
+        device::enqueue(place, Library::Torch, &mut inputs, &written, run, py)?;
+        for (made, instead) in made.iter().zip(&instead) {
+            if let Some(instead) = instead {
+                made.object.call_method1(intern!(py, "copy_"), (&instead.object,))?;
+            }
+        }
+        if let Some(check) = check {
+            ASSERT.import(py, "torch", "_assert_async")?.call1((&check.object, OUT_OF_RANGE))?;
+        }
+        Ok(made.into_iter().map(|made| made.object).collect())
+    }
+
+    /// What the executable makes: outputs, with the order of dimensions in which it has them, then copies.
+    fn made(&self) -> impl Iterator<Item = (&Port, Option<&[usize]>)> {
+        let outputs = self.outputs.iter().filter_map(|output| match output {
+            Output::Made { port, order } => Some((port, order.as_deref())),
+            Output::None | Output::Alias { .. } => None,
+        });
+        outputs.chain(self.copies.iter().map(|port| (port, None)))
+    }
 }
 
-impl Order {
-    fn of(given: &Given<'_>, order: &[usize]) -> Self {
-        let (shape, strides) = (given.shape(), given.strides());
-        if order.len() != shape.len() {
-            // What is read then does not fit, and is refused.
-            return Self { shape: shape.to_vec(), strides: strides.to_vec() };
-        }
-        Self {
-            shape: order.iter().map(|&dim| shape[dim]).collect(),
-            strides: order.iter().map(|&dim| strides[dim]).collect(),
-        }
+impl Input {
+    /// The tensor for it among those of the graph.
+    fn among<'a, 'py>(
+        &self,
+        py: Python<'py>,
+        objects: &'a [Bound<'py, PyAny>],
+    ) -> PyResult<&'a Bound<'py, PyAny>> {
+        objects.get(self.position).ok_or_else(|| {
+            let given = format!("a graph is called with {} tensors", objects.len());
+            errors::usage(py, &given)
+        })
     }
 }

@@ -28,6 +28,14 @@ impl Port {
         let Self { name, dtype, shape, strides } = self;
         Self { name: name.clone(), dtype: *dtype, shape: shape.clone_ref(py), strides: strides.clone_ref(py) }
     }
+
+    /// A new tensor of PyTorch for it, on a GPU or in the memory of the process.
+    ///
+    /// # Errors
+    /// As [`empty_strided`].
+    pub fn empty<'py>(&self, py: Python<'py>, gpu: Option<usize>) -> PyResult<Bound<'py, PyAny>> {
+        empty_strided(self.shape.bind(py), self.strides.bind(py), self.dtype, gpu)
+    }
 }
 
 /// The library that a tensor is of: outputs are of the library of the inputs.
@@ -280,6 +288,34 @@ impl<'py> Given<'py> {
     }
 }
 
+/// A tensor's shape and strides with its dimensions in another order.
+pub struct Order {
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its strides.
+    pub strides: Vec<isize>,
+}
+
+impl Order {
+    /// Those of a tensor.
+    pub fn of(given: &Given<'_>, order: &[usize]) -> Self {
+        let (shape, strides) = (given.shape(), given.strides());
+        if order.len() != shape.len() {
+            // What is read then does not fit, and is refused.
+            return Self { shape: shape.to_vec(), strides: strides.to_vec() };
+        }
+        Self {
+            shape: order.iter().map(|&dim| shape[dim]).collect(),
+            strides: order.iter().map(|&dim| strides[dim]).collect(),
+        }
+    }
+
+    /// Whether the elements are one after the other in this order.
+    pub fn is_row_major(&self) -> bool {
+        is_row_major(&self.shape, &self.strides)
+    }
+}
+
 /// A copy of a tensor of Python; `name` is for messages.
 ///
 /// # Errors
@@ -336,7 +372,7 @@ impl<'py> NewOutput<'py> {
     /// If there is no memory.
     pub fn new(py: Python<'py>, port: &Port, library: Library) -> PyResult<Self> {
         let object = match library {
-            Library::Torch => empty_strided(py, port)?,
+            Library::Torch => port.empty(py, None)?,
             Library::Numpy | Library::Other => numpy_empty(py, port)?,
         };
         let describe = match library {
@@ -437,26 +473,52 @@ pub fn torch_dtype(py: Python<'_>, dtype: DType) -> PyResult<&Py<PyAny>> {
     found.ok_or_else(|| errors::input(py, &format!("this version of PyTorch has no tensors of {dtype}")))
 }
 
-/// A new tensor of PyTorch with the strides of a port.
+/// A new tensor of PyTorch: in the memory of the process, or on a GPU.
 ///
 /// # Errors
 /// If there is no memory, or PyTorch does not know the type.
-pub fn empty_strided<'py>(py: Python<'py>, port: &Port) -> PyResult<Bound<'py, PyAny>> {
+pub fn empty_strided<'py>(
+    shape: &Bound<'py, PyTuple>,
+    strides: &Bound<'py, PyTuple>,
+    dtype: DType,
+    gpu: Option<usize>,
+) -> PyResult<Bound<'py, PyAny>> {
     static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     // What code that PyTorch compiles calls, in half the time of `torch.empty`; not all versions have it.
-    static EMPTY_STRIDED: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
-    let dtype = torch_dtype(py, port.dtype)?;
-    let shape = port.shape.bind(py);
-    let empty_strided = EMPTY_STRIDED.get_or_init(py, || {
-        let guards = py.import("torch._C._dynamo.guards").ok()?;
-        Some(guards.getattr("_empty_strided_cpu").ok()?.unbind())
-    });
-    if let Some(empty_strided) = empty_strided {
-        return empty_strided.bind(py).call1((shape, port.strides.bind(py), dtype));
+    static ON_HOST: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
+    static ON_GPU: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
+    let py = shape.py();
+    let dtype = torch_dtype(py, dtype)?;
+    let fast = match gpu {
+        None => inductor_function(py, &ON_HOST, "_empty_strided_cpu"),
+        // On the current GPU.
+        Some(ordinal) if current_gpu(py)? == ordinal => inductor_function(py, &ON_GPU, "_empty_strided_cuda"),
+        Some(_) => None,
+    };
+    if let Some(fast) = fast {
+        return fast.bind(py).call1((shape, strides, dtype));
     }
     let keywords = PyDict::new(py);
     keywords.set_item(intern!(py, "dtype"), dtype)?;
-    EMPTY.import(py, "torch", "empty_strided")?.call((shape, port.strides.bind(py)), Some(&keywords))
+    if let Some(ordinal) = gpu {
+        keywords.set_item(intern!(py, "device"), ordinal)?;
+    }
+    EMPTY.import(py, "torch", "empty_strided")?.call((shape, strides), Some(&keywords))
+}
+
+fn inductor_function<'a>(
+    py: Python<'_>,
+    known: &'a PyOnceLock<Option<Py<PyAny>>>,
+    name: &str,
+) -> Option<&'a Py<PyAny>> {
+    let find = || Some(py.import("torch._C._dynamo.guards").ok()?.getattr(name).ok()?.unbind());
+    known.get_or_init(py, find).as_ref()
+}
+
+/// The GPU that PyTorch allocates on unless it is told otherwise.
+fn current_gpu(py: Python<'_>) -> PyResult<usize> {
+    static CURRENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    CURRENT.import(py, "torch._C", "_cuda_getDevice")?.call0()?.extract()
 }
 
 /// The name of a type in NumPy, and in PyTorch.

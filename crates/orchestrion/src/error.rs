@@ -65,9 +65,10 @@ impl From<RunError> for Error {
             RunError::Host { step, reason } => {
                 Self::Input(format!("`{step}` cannot work on these values: {reason}"))
             }
-            RunError::Count { .. } | RunError::Size { .. } | RunError::Captured { .. } => {
-                Self::Input(error.to_string())
-            }
+            RunError::Count { .. }
+            | RunError::Size { .. }
+            | RunError::Captured { .. }
+            | RunError::CapturedInput { .. } => Self::Input(error.to_string()),
         }
     }
 }

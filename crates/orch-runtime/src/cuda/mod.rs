@@ -25,10 +25,8 @@ pub use driver::memory::{DeviceBuffer, PinnedBuffer};
 pub use driver::module::{Function, FunctionAttributes, LaunchShape, Module};
 pub use driver::search::SearchPaths;
 pub use driver::stream::{Event, Stream};
-pub use execute::device_tensors::{DeviceAddress, DeviceTensors};
-pub use execute::executable::{
-    BoundaryArgument, CudaExecutable, CudaProgram, ExecutableError, ExecutableOptions, Execution,
-};
+pub use execute::device_tensors::{DeviceAddress, DeviceTensors, InputPlace};
+pub use execute::executable::{CudaExecutable, CudaProgram, ExecutableError, ExecutableOptions, Execution};
 pub use execute::launch::{Action, CudaStep, Launch, Program, TensorMapShape};
 pub use execute::row::Row;
 pub use execute::timing::{TimeOptions, time_on_device};

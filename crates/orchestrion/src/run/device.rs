@@ -4,7 +4,9 @@ use super::executable::{Executable, Inner, RunContext};
 use super::options::{check_count, check_port};
 use crate::Error;
 use orch_ir::{DType, Tensor};
-use orch_runtime::cuda::{Context, CudaExecutable, DeviceAddress, DeviceTensors, Stream};
+use orch_runtime::cuda::{Context, CudaExecutable, DeviceAddress, DeviceTensors, InputPlace, Stream};
+use orch_runtime::view::TensorView;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// A row-major tensor in the memory of a GPU.
@@ -18,11 +20,21 @@ pub struct DeviceTensor<'a> {
     pub start: DeviceAddress,
 }
 
-/// Tensors of a run in the memory of a GPU, in the model's order.
+/// An input of a run on a GPU.
+#[derive(Debug)]
+pub enum DeviceInput<'a> {
+    /// In the memory of the GPU.
+    Device(DeviceTensor<'a>),
+    /// In the memory of the host: read before the call returns, and copied to the GPU if it is not what the run before had there. More
+    /// than 64 KiB are copied with each run, and waited for.
+    Host(TensorView<'a>),
+}
+
+/// Tensors of a run on a GPU, in the model's order.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceRun<'a> {
     /// The inputs.
-    pub inputs: &'a [DeviceTensor<'a>],
+    pub inputs: &'a [DeviceInput<'a>],
     /// The outputs. One that overlaps another tensor is written last, by a copy.
     pub outputs: &'a [DeviceTensor<'a>],
     /// [`Executable::scratch_bytes`] bytes, from a multiple of 256 on, that the run works in instead of the context's memory. Give some for
@@ -65,7 +77,10 @@ impl RunContext {
         check_count("input", &manifest.inputs, run.inputs.len())?;
         check_count("output", &manifest.outputs, run.outputs.len())?;
         for (port, given) in manifest.inputs.iter().zip(run.inputs) {
-            check_port("input", port, given.dtype, given.shape)?;
+            match given {
+                DeviceInput::Device(given) => check_port("input", port, given.dtype, given.shape)?,
+                DeviceInput::Host(given) => check_port("input", port, given.dtype(), given.shape())?,
+            }
         }
         for (port, given) in manifest.outputs.iter().zip(run.outputs) {
             check_port("output", port, given.dtype, given.shape)?;
@@ -81,9 +96,19 @@ impl RunContext {
         if !is_uploaded {
             upload(inner, first, &updatable)?;
         }
-        let constants = (0..updatable.len()).map(|idx| inner.own_input(first + idx));
-        let inputs: Vec<DeviceAddress> =
-            run.inputs.iter().map(|tensor| tensor.start).chain(constants).collect();
+        // Empty for tensors of the GPU.
+        let of_host: Vec<Cow<'_, [u8]>> = (run.inputs.iter())
+            .map(|input| match input {
+                DeviceInput::Device(_) => Cow::Borrowed(&[][..]),
+                DeviceInput::Host(view) => view.row_major(),
+            })
+            .collect();
+        let places = run.inputs.iter().zip(&of_host).map(|(input, bytes)| match input {
+            DeviceInput::Device(tensor) => InputPlace::Device(tensor.start),
+            DeviceInput::Host(_) => InputPlace::Host(bytes),
+        });
+        let constants = updatable.iter().map(|_| InputPlace::Uploaded);
+        let inputs: Vec<InputPlace<'_>> = places.chain(constants).collect();
         let outputs: Vec<DeviceAddress> = run.outputs.iter().map(|tensor| tensor.start).collect();
         let tensors = DeviceTensors { inputs: &inputs, outputs: &outputs, scratch: run.scratch };
         let enqueued = inner.enqueue_on(stream, &tensors);

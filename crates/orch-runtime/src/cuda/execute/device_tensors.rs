@@ -4,11 +4,14 @@
 //! access the tensor, and in their graph nodes: about 0.4 us for each such node; nothing is set for addresses that stay. A launch of a
 //! graph takes the arguments that it has then, so that runs may follow one another without waiting.
 //!
+//! Inputs may also be in the host's memory, such as numbers: these are sent when they change (`host_inputs`).
+//!
 //! Some tensors are *staged*: copied to or from a buffer of the executable around the run. These are tensors that library calls access,
 //! whose addresses are fixed when a call is prepared (then all steps use the buffer, so that none sees another content); those that do not start
 //! at a multiple of [`TENSOR_ALIGN_BYTES`]; and outputs that overlap another tensor of the run.
 
 use super::executable::{BoundaryStep, CudaExecutable, ExecutableError, GraphSegment, Segment};
+use super::host_inputs::HostInput;
 use super::launch::{Action, Launch};
 use super::placement::{Arguments, Ports};
 use crate::cuda::driver::error::CudaError;
@@ -25,11 +28,22 @@ const TENSOR_ALIGN_BYTES: Address = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceAddress(Address);
 
-/// Tensors in the device's memory, row-major, in the model's order.
+/// Where an input of a run on the device is, row-major.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InputPlace<'a> {
+    /// In the device's memory.
+    Device(DeviceAddress),
+    /// In the host's memory: the bytes are read before the call returns.
+    Host(&'a [u8]),
+    /// In the executable's own buffer, where [`CudaExecutable::upload_input`] has brought it.
+    Uploaded,
+}
+
+/// Tensors of a run on the device, row-major, in the model's order.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceTensors<'a> {
     /// The inputs.
-    pub inputs: &'a [DeviceAddress],
+    pub inputs: &'a [InputPlace<'a>],
     /// The outputs.
     pub outputs: &'a [DeviceAddress],
     /// As many bytes as the program's arena has, from a multiple of 256 on, that take the place of the executable's working memory; `None`
@@ -55,8 +69,9 @@ impl DeviceAddress {
 }
 
 /// Where the tensors of a run are, and the copies around it.
-struct Places {
+struct Places<'a> {
     ports: Ports,
+    sent: Vec<HostInput<'a>>,
     before: Vec<StagingCopy>,
     after: Vec<StagingCopy>,
 }
@@ -76,8 +91,8 @@ impl CudaExecutable {
     /// not be launched after the executable was dropped.
     ///
     /// # Errors
-    /// If there are not as many tensors as the program has, a host routine fails or is to be captured, or the device fails. Faults of
-    /// kernels may be reported by a later call.
+    /// If there are not as many tensors as the program has, a tensor of the host has another size, a host routine fails, something of the
+    /// host is to be captured, or the device fails. Faults of kernels may be reported by a later call.
     pub fn enqueue_on(
         &mut self,
         stream: &Arc<Stream>,
@@ -86,6 +101,13 @@ impl CudaExecutable {
         let program = &self.source.program;
         check_counts("input", program.input_bytes.len(), tensors.inputs.len())?;
         check_counts("output", program.output_bytes.len(), tensors.outputs.len())?;
+        for (index, (input, &expected)) in tensors.inputs.iter().zip(&program.input_bytes).enumerate() {
+            let InputPlace::Host(bytes) = input else { continue };
+            if bytes.len() != expected {
+                let (what, given) = ("input", bytes.len());
+                return Err(RunError::Size { what, index, expected, given }.into());
+            }
+        }
         let host = self.segments.iter().find_map(|segment| match segment {
             Segment::Host(step) => Some(&program.steps[*step]),
             Segment::Direct(_) | Segment::Graph(_) => None,
@@ -94,11 +116,17 @@ impl CudaExecutable {
         if let Some(step) = host.filter(|_| is_captured) {
             return Err(RunError::Captured { step: step.name.clone() }.into());
         }
+        let of_host = tensors.inputs.iter().position(|input| matches!(input, InputPlace::Host(_)));
+        if let Some(index) = of_host.filter(|_| is_captured) {
+            return Err(RunError::CapturedInput { index }.into());
+        }
         let scratch = tensors.scratch.filter(|_| host.is_none() && !self.calls.any());
         if !is_captured {
             self.switch_to(stream)?;
         }
-        let Places { ports, before, after } = self.places(tensors);
+        let Places { ports, sent, before, after } = self.places(tensors)?;
+        // SAFETY: sizes were compared above, and the stream has waited for the run before.
+        unsafe { self.host_inputs.send(stream, &sent)? };
         enqueue_copies(stream, &before)?;
         if is_captured || scratch.is_some() {
             let arena = scratch.map_or_else(|| self.placement.arena(), DeviceAddress::get);
@@ -110,32 +138,27 @@ impl CudaExecutable {
         Ok(enqueue_copies(stream, &after)?)
     }
 
-    /// The executable's own buffer for an input, which a run of it may be given.
-    pub fn own_input(&self, idx: usize) -> DeviceAddress {
-        DeviceAddress(self.placement.inputs.address(idx))
-    }
-
     /// Writes the executable's own buffer for an input, after all runs so far, and waits.
     ///
     /// # Errors
     /// If the size is another, or the device fails.
     pub fn upload_input(&mut self, idx: usize, bytes: &[u8]) -> Result<(), ExecutableError> {
-        let expected = self.source.program.input_bytes[idx];
-        check_sizes("input", &[expected], [bytes.len()].into_iter())?;
-        // SAFETY: the bytes stay borrowed until the wait below.
-        let begun = unsafe { self.placement.inputs.begin_write(&self.current, idx, bytes) };
-        let waited = self.wait();
-        Ok(begun.and(waited)?)
+        let program = &self.source.program;
+        check_sizes("input", &[program.input_bytes[idx]], [bytes.len()].into_iter())?;
+        self.host_inputs.forget(idx);
+        let buffer = self.placement.own_input(&self.current, program, idx)?;
+        Ok(buffer.copy_from_host(&self.current, 0, bytes)?)
     }
 
     /// Makes the executable's own stream and buffers those of the next run.
     pub(in crate::cuda) fn use_own(&mut self) -> Result<(), CudaError> {
         let own = Arc::clone(self.stream());
         self.switch_to(&own)?;
-        if self.is_bound && self.placement.ports == self.placement.own {
+        if self.is_bound && self.placement.is_own() {
             return Ok(());
         }
-        self.bind(self.placement.own.clone())
+        let ports = self.placement.own_ports(&own, &self.source.program)?;
+        self.bind(ports)
     }
 
     /// Makes a stream that of the next run, which waits for the last one.
@@ -147,43 +170,54 @@ impl CudaExecutable {
         Ok(())
     }
 
-    /// Which tensors kernels access where they are, and which are staged.
-    fn places(&self, tensors: &DeviceTensors<'_>) -> Places {
-        let program = &self.source.program;
-        let own = &self.placement.own;
-        let mut places = Places { ports: own.clone(), before: Vec::new(), after: Vec::new() };
-        let is_direct = |base: Base, address: Address| {
-            address.is_multiple_of(TENSOR_ALIGN_BYTES) && !self.ports_of_calls.contains(&base)
+    /// Which tensors kernels access where they are, and which are in the executable's own buffers.
+    fn places<'a>(&mut self, tensors: &DeviceTensors<'a>) -> Result<Places<'a>, CudaError> {
+        let Self { source, placement, host_inputs, current, ports_of_calls, .. } = self;
+        let program = &source.program;
+        let is_direct = |base: Base, address: Address, len_bytes: usize| {
+            let is_aligned = address.is_multiple_of(TENSOR_ALIGN_BYTES);
+            len_bytes == 0 || (is_aligned && !ports_of_calls.contains(&base))
         };
-        let inputs = tensors.inputs.iter().zip(&program.input_bytes).enumerate();
-        for (idx, (&DeviceAddress(address), &len_bytes)) in inputs.filter(|(_, (_, bytes))| **bytes > 0) {
-            if is_direct(Base::Input(idx), address) {
-                places.ports.inputs[idx] = address;
-            } else if address != own.inputs[idx] {
-                places.before.push(StagingCopy { from: address, to: own.inputs[idx], len_bytes });
+        let (mut sent, mut before, mut after) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut read, mut inputs) = (Vec::new(), Vec::with_capacity(tensors.inputs.len()));
+        for (idx, (place, &len_bytes)) in tensors.inputs.iter().zip(&program.input_bytes).enumerate() {
+            if let InputPlace::Device(DeviceAddress(address)) = *place {
+                read.push(range(address, len_bytes));
+                if is_direct(Base::Input(idx), address, len_bytes) {
+                    inputs.push(address);
+                    continue;
+                }
             }
+            let to = placement.own_input(current, program, idx)?.address();
+            match *place {
+                InputPlace::Device(DeviceAddress(from)) => {
+                    host_inputs.forget(idx);
+                    before.push(StagingCopy { from, to, len_bytes });
+                }
+                InputPlace::Host(bytes) => sent.push(HostInput { idx, bytes, to }),
+                InputPlace::Uploaded => {}
+            }
+            inputs.push(to);
         }
-        let range = |(&DeviceAddress(start), &len): (&DeviceAddress, &usize)| {
-            start..start.saturating_add(len as Address)
-        };
-        let read: Vec<Range<Address>> = tensors.inputs.iter().zip(&program.input_bytes).map(range).collect();
-        let written: Vec<Range<Address>> =
-            tensors.outputs.iter().zip(&program.output_bytes).map(range).collect();
-        for (idx, (&DeviceAddress(address), &len_bytes)) in
+        let written: Vec<Range<Address>> = (tensors.outputs.iter().zip(&program.output_bytes))
+            .map(|(&DeviceAddress(address), &len_bytes)| range(address, len_bytes))
+            .collect();
+        let mut outputs = Vec::with_capacity(written.len());
+        for (idx, (&DeviceAddress(to), &len_bytes)) in
             tensors.outputs.iter().zip(&program.output_bytes).enumerate()
         {
-            if len_bytes == 0 {
+            let mut others = read.iter().chain(&written[..idx]).chain(&written[idx + 1..]);
+            if is_direct(Base::Output(idx), to, len_bytes)
+                && others.all(|other| !overlap(other, &written[idx]))
+            {
+                outputs.push(to);
                 continue;
             }
-            let others = read.iter().chain(&written[..idx]).chain(&written[idx + 1..]);
-            let is_apart = others.into_iter().all(|other| !overlap(other, &written[idx]));
-            if is_apart && is_direct(Base::Output(idx), address) {
-                places.ports.outputs[idx] = address;
-            } else {
-                places.after.push(StagingCopy { from: own.outputs[idx], to: address, len_bytes });
-            }
+            let from = placement.own_output(current, program, idx)?.address();
+            after.push(StagingCopy { from, to, len_bytes });
+            outputs.push(from);
         }
-        places
+        Ok(Places { ports: Ports { inputs, outputs }, sent, before, after })
     }
 
     /// Gives the arguments of kernels and the graphs these addresses.
@@ -192,6 +226,11 @@ impl CudaExecutable {
             return Ok(());
         }
         let before = std::mem::replace(&mut self.placement.ports, ports);
+        if self.segments.is_empty() && !self.source.program.steps.is_empty() {
+            self.build()?;
+            self.is_bound = true;
+            return Ok(());
+        }
         // After an error it is not known what was set, and all is set again.
         let is_known = std::mem::replace(&mut self.is_bound, false);
         let has_moved =
@@ -236,6 +275,11 @@ impl CudaExecutable {
 
 fn enqueue_copies(stream: &Stream, copies: &[StagingCopy]) -> Result<(), CudaError> {
     copies.iter().try_for_each(|copy| stream.copy(copy.from, copy.to, copy.len_bytes))
+}
+
+/// The addresses of a tensor.
+fn range(start: Address, len_bytes: usize) -> Range<Address> {
+    start..start.saturating_add(len_bytes as Address)
 }
 
 fn overlap(first: &Range<Address>, second: &Range<Address>) -> bool {

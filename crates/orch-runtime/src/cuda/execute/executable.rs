@@ -1,12 +1,13 @@
 //! Running a program on a CUDA device, launch by launch or as CUDA graphs.
 //!
-//! Every tensor has a fixed device address; the caller's inputs and outputs are copied to and from device buffers. The steps
-//! between host routines are one graph each. A node depends on those that wrote or read the bytes that it accesses, and on
-//! no others.
+//! Tensors of the host are copied to and from device buffers of the executable; tensors of the device are accessed where they are
+//! (`device_tensors`). The steps between host routines are one graph each, built when the first run says where its tensors
+//! are. A node depends on those that wrote or read the bytes that it accesses, and on no others.
 
 use super::dependencies::dependencies;
 use super::graph::{Graph, GraphBuilder, Node};
-use super::launch::{Action, Program};
+use super::host_inputs::HostInputs;
+use super::launch::{Action, CudaStep, Program};
 use super::library_calls::{Call, CallMode, Calls};
 use super::placement::{Arguments, Packed, Placement, upload_constants};
 use super::timing::BatchHold;
@@ -63,17 +64,6 @@ pub enum ExecutableError {
     Cuda(#[from] CudaError),
 }
 
-/// An argument of a launch that is in a tensor of the caller.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BoundaryArgument {
-    /// Index of the step.
-    pub step: usize,
-    /// Index of the argument.
-    pub argument: usize,
-    /// What it points into, from which byte on, and whether it is written.
-    pub buffer: BufferRef,
-}
-
 /// A program whose constants are on a device. Executables of it may run at the same time.
 #[derive(Clone)]
 pub struct CudaProgram {
@@ -87,15 +77,16 @@ pub struct CudaProgram {
 pub struct CudaExecutable {
     pub(super) source: CudaProgram,
     // Fields drop in order: graphs before what their nodes point to.
+    /// Empty until the first run says where its tensors are; so are `arguments` and `boundary_steps`.
     pub(super) segments: Vec<Segment>,
     pub(super) calls: Calls,
     pub(super) arguments: Vec<Arguments>,
-    boundary: Vec<BoundaryArgument>,
     /// Those whose addresses can change: all but library calls.
     pub(super) boundary_steps: Vec<BoundaryStep>,
     /// The inputs and outputs that library calls access.
     pub(super) ports_of_calls: Vec<Base>,
     pub(super) placement: Placement,
+    pub(super) host_inputs: HostInputs,
     /// Whether all arguments and graphs have the addresses of `placement.ports`.
     pub(super) is_bound: bool,
     batch_hold: Option<BatchHold>,
@@ -181,48 +172,67 @@ impl CudaExecutable {
     /// Another executable of the same program, whose inputs on the device are the same.
     pub(in crate::cuda) fn duplicate_with_inputs(&self) -> Result<Self, ExecutableError> {
         let mut duplicate = self.source.executable()?;
-        duplicate.placement.inputs.begin_copy(&duplicate.stream, &self.placement.inputs)?;
+        duplicate.use_own()?;
+        let (from, to) = (&self.placement.ports.inputs, &duplicate.placement.ports.inputs);
+        let inputs = from.iter().zip(to).zip(&self.source.program.input_bytes);
+        for ((&from, &to), &len_bytes) in inputs.filter(|(_, bytes)| **bytes > 0) {
+            duplicate.stream.copy(from, to, len_bytes)?;
+        }
         duplicate.wait()?;
         Ok(duplicate)
     }
 
-    fn prepare(stream: Stream, source: CudaProgram, placement: Placement) -> Result<Self, CudaError> {
+    fn prepare(stream: Stream, source: CudaProgram, mut placement: Placement) -> Result<Self, CudaError> {
         let (program, options) = (&source.program, source.options);
         for step in &program.steps {
-            if let Action::Launch(launch) = &step.action {
-                launch.function.allow(&launch.shape)?;
+            let Action::Launch(launch) = &step.action else { continue };
+            launch.function.allow(&launch.shape)?;
+            if launch.call.is_some() {
+                let ports = launch.buffers.iter().map(|buffer| buffer.base);
+                ports.into_iter().try_for_each(|port| placement.fix(&stream, program, port))?;
             }
         }
-        let arguments = (program.steps.iter())
-            .map(|step| Arguments::of(step, |range| placement.address(range), stream.context()))
-            .collect::<Result<_, _>>()?;
-        let boundary = boundary(program);
         let form = match options.execution {
             _ if options.check_each_step => CallMode::Direct,
             Execution::Direct => CallMode::Direct,
             Execution::StraightGraph | Execution::BranchedGraph => CallMode::Captured,
         };
         let calls = Calls::new(&stream, program, &placement, form)?;
+        // Ports of calls that the libraries decline may move.
+        let is_called = |step: &usize| calls.of(*step).is_some();
+        let called =
+            (0..program.steps.len()).filter(is_called).flat_map(|step| program.steps[step].buffers());
+        let ports_of_calls = called.map(|buffer| buffer.base).filter(|base| is_port(*base)).collect();
         let stream = Arc::new(stream);
         let mut executable = Self {
-            source,
             segments: Vec::new(),
             calls,
-            arguments,
-            boundary,
+            arguments: Vec::new(),
             boundary_steps: Vec::new(),
-            ports_of_calls: Vec::new(),
+            ports_of_calls,
+            host_inputs: HostInputs::new(source.program.input_bytes.len()),
             placement,
-            is_bound: true,
+            is_bound: false,
             batch_hold: None,
             current: Arc::clone(&stream),
             stream,
             pending: 0..0,
+            source,
         };
-        executable.segments = executable.split()?;
-        executable.find_boundary();
         executable.wait()?;
         Ok(executable)
+    }
+
+    /// Makes arguments and graphs for the addresses of `placement.ports`.
+    pub(super) fn build(&mut self) -> Result<(), CudaError> {
+        let context = self.stream.context();
+        let arguments = (self.source.program.steps.iter())
+            .map(|step| Arguments::of(step, |range| self.placement.address(range), context))
+            .collect::<Result<_, _>>()?;
+        self.arguments = arguments;
+        self.segments = self.split()?;
+        self.boundary_steps = self.find_boundary();
+        Ok(())
     }
 
     /// The program.
@@ -248,11 +258,6 @@ impl CudaExecutable {
     /// The stream that it runs in on tensors of the host.
     pub fn stream(&self) -> &Arc<Stream> {
         &self.stream
-    }
-
-    /// The arguments that are in tensors of the caller, by step and argument.
-    pub fn boundary(&self) -> &[BoundaryArgument] {
-        &self.boundary
     }
 
     /// For a step with a library call the library and its release, or why its own kernel runs instead.
@@ -320,10 +325,14 @@ impl CudaExecutable {
 
     /// # Safety
     /// The inputs must stay as they are until the stream was waited for.
-    unsafe fn begin_upload(&self, inputs: &[&[u8]]) -> Result<(), CudaError> {
+    unsafe fn begin_upload(&mut self, inputs: &[&[u8]]) -> Result<(), CudaError> {
+        (0..inputs.len()).for_each(|idx| self.host_inputs.forget(idx));
         let copy = |(idx, bytes): (usize, &&[u8])| {
-            // SAFETY: the caller's promise.
-            unsafe { self.placement.inputs.begin_write(&self.stream, idx, bytes) }
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            // SAFETY: the caller's promise; its own buffers are bound, which are as long as the inputs.
+            unsafe { self.stream.upload(bytes, self.placement.ports.inputs[idx]) }
         };
         inputs.iter().enumerate().try_for_each(copy).map_err(|error| self.blame(error))
     }
@@ -332,8 +341,11 @@ impl CudaExecutable {
     /// Until the stream was synchronised, the outputs must stay where they are, and must not be used otherwise.
     unsafe fn begin_download(&self, outputs: &mut [&mut [u8]]) -> Result<(), CudaError> {
         let copy = |(idx, bytes): (usize, &mut &mut [u8])| {
-            // SAFETY: the caller's promise.
-            unsafe { self.placement.outputs.begin_read(&self.stream, idx, bytes) }
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            // SAFETY: the caller's promise; its own buffers are bound, which are as long as the outputs.
+            unsafe { self.stream.download(self.placement.ports.outputs[idx], bytes) }
         };
         outputs.iter_mut().enumerate().try_for_each(copy).map_err(|error| self.blame(error))
     }
@@ -547,25 +559,21 @@ impl CudaExecutable {
         Ok(segments)
     }
 
-    /// Finds what `boundary_steps` and `ports_of_calls` hold.
-    fn find_boundary(&mut self) {
+    /// Finds what `boundary_steps` holds.
+    fn find_boundary(&self) -> Vec<BoundaryStep> {
         let node_of = |step: usize| {
             self.segments.iter().enumerate().find_map(|(number, segment)| {
                 let Segment::Graph(GraphSegment { nodes, .. }) = segment else { return None };
                 nodes.iter().find(|(other, _)| *other == step).map(|&(_, node)| (number, node))
             })
         };
-        let (mut boundary, mut of_calls) = (Vec::new(), Vec::new());
-        for (step, info) in self.source.program.steps.iter().enumerate() {
+        let step = |(step, info): (usize, &CudaStep)| {
             let ports = info.buffers().into_iter().map(|buffer| buffer.base);
-            let mut ports: Vec<Base> = ports.filter(|base| is_port(*base)).collect();
-            match self.calls.of(step) {
-                Some(_) => of_calls.append(&mut ports),
-                None if ports.is_empty() => {}
-                None => boundary.push(BoundaryStep { step, ports, node: node_of(step) }),
-            }
-        }
-        (self.boundary_steps, self.ports_of_calls) = (boundary, of_calls);
+            let ports: Vec<Base> = ports.filter(|base| is_port(*base)).collect();
+            let can_move = self.calls.of(step).is_none() && !ports.is_empty();
+            can_move.then(|| BoundaryStep { step, ports, node: node_of(step) })
+        };
+        self.source.program.steps.iter().enumerate().filter_map(step).collect()
     }
 
     fn segment(&self, steps: Range<usize>) -> Result<Segment, CudaError> {
@@ -678,16 +686,6 @@ fn is_move(from: &BufferRef, to: &BufferRef) -> bool {
 /// True for memory of the caller.
 fn is_port(base: Base) -> bool {
     matches!(base, Base::Input(_) | Base::Output(_))
-}
-
-fn boundary(program: &Program) -> Vec<BoundaryArgument> {
-    let mut boundary = Vec::new();
-    for (step, action) in program.steps.iter().map(|step| &step.action).enumerate() {
-        let Action::Launch(launch) = action else { continue };
-        let callers = launch.buffers.iter().enumerate().filter(|(_, buffer)| is_port(buffer.base));
-        boundary.extend(callers.map(|(argument, &buffer)| BoundaryArgument { step, argument, buffer }));
-    }
-    boundary
 }
 
 impl fmt::Debug for CudaExecutable {

@@ -4,6 +4,7 @@ mod dependencies;
 pub(super) mod device_tensors;
 pub(super) mod executable;
 mod graph;
+mod host_inputs;
 pub(super) mod launch;
 mod library_calls;
 mod placement;

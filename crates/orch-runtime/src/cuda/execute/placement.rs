@@ -30,16 +30,19 @@ pub(in crate::cuda) struct Ports {
 /// copied to and from, or in tensors of the caller.
 pub(in crate::cuda) struct Placement {
     arena: DeviceBuffer,
-    pub(in crate::cuda) constants: Arc<Packed>,
-    pub(in crate::cuda) inputs: Packed,
-    pub(in crate::cuda) outputs: Packed,
-    /// Where its own buffers for inputs and outputs are.
-    pub(in crate::cuda) own: Ports,
-    /// Where inputs and outputs are now.
+    constants: Arc<Packed>,
+    /// Its own buffers for inputs and outputs. Each is allocated, as zeros, when it is first needed: tensors of the caller need none.
+    input_buffers: Vec<Option<DeviceBuffer>>,
+    output_buffers: Vec<Option<DeviceBuffer>>,
+    /// Where inputs and outputs are now; 0 until a first run says so.
     pub(in crate::cuda) ports: Ports,
 }
 
 impl Ports {
+    fn unknown(program: &Program) -> Self {
+        Self { inputs: vec![0; program.input_bytes.len()], outputs: vec![0; program.output_bytes.len()] }
+    }
+
     /// The address of an input or output; `None` for other memory.
     pub(in crate::cuda) fn address(&self, base: Base) -> Option<Address> {
         match base {
@@ -73,75 +76,113 @@ impl Packed {
         Ok(Self { buffer: DeviceBuffer::new(context, total, purpose)?, starts })
     }
 
-    /// Enqueues setting all to zero.
-    fn clear(&self, stream: &Stream) -> Result<(), CudaError> {
-        self.buffer.fill(stream, 0)
-    }
-
-    /// Enqueues copying all of `from`, which holds tensors of the same sizes.
-    pub(in crate::cuda) fn begin_copy(&self, stream: &Stream, from: &Self) -> Result<(), CudaError> {
-        self.buffer.copy_from(stream, 0, &from.buffer, 0, self.buffer.len_bytes())
-    }
-
-    pub(in crate::cuda) fn address(&self, idx: usize) -> Address {
+    fn address(&self, idx: usize) -> Address {
         self.buffer.address() + self.starts[idx] as Address
-    }
-
-    fn addresses(&self) -> Vec<Address> {
-        (0..self.starts.len()).map(|idx| self.address(idx)).collect()
     }
 
     /// Enqueues writing tensor `idx`.
     ///
     /// # Safety
     /// As [`DeviceBuffer::begin_copy_from_host`].
-    pub(in crate::cuda) unsafe fn begin_write(
-        &self,
-        stream: &Stream,
-        idx: usize,
-        bytes: &[u8],
-    ) -> Result<(), CudaError> {
+    unsafe fn begin_write(&self, stream: &Stream, idx: usize, bytes: &[u8]) -> Result<(), CudaError> {
         // SAFETY: the caller's promise.
         unsafe { self.buffer.begin_copy_from_host(stream, self.starts[idx], bytes) }
-    }
-
-    /// Enqueues reading tensor `idx`.
-    ///
-    /// # Safety
-    /// As [`DeviceBuffer::begin_copy_to_host`].
-    pub(in crate::cuda) unsafe fn begin_read(
-        &self,
-        stream: &Stream,
-        idx: usize,
-        bytes: &mut [u8],
-    ) -> Result<(), CudaError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.buffer.begin_copy_to_host(stream, self.starts[idx], bytes) }
     }
 }
 
 impl Placement {
-    /// Device buffers for a valid program, whose constants are on the device: all else is zero.
+    /// Working memory of zeros for a valid program, whose constants are on the device.
     pub(in crate::cuda) fn new(
         stream: &Stream,
         program: &Program,
         constants: &Arc<Packed>,
     ) -> Result<Self, CudaError> {
-        Self::allocate(stream, program, constants).map_err(|error| with_total(error, program))
+        let arena = DeviceBuffer::new(stream.context(), program.arena_bytes, "working memory")
+            .map_err(|error| with_total(error, program))?;
+        arena.fill(stream, 0)?;
+        let none = |sizes: &[usize]| sizes.iter().map(|_| None).collect();
+        Ok(Self {
+            arena,
+            constants: Arc::clone(constants),
+            input_buffers: none(&program.input_bytes),
+            output_buffers: none(&program.output_bytes),
+            ports: Ports::unknown(program),
+        })
     }
 
-    fn allocate(stream: &Stream, program: &Program, constants: &Arc<Packed>) -> Result<Self, CudaError> {
-        let context = stream.context();
-        let arena = DeviceBuffer::new(context, program.arena_bytes, "working memory")?;
-        let inputs = Packed::new(context, &program.input_bytes, "inputs")?;
-        let outputs = Packed::new(context, &program.output_bytes, "outputs")?;
-        let own = Ports { inputs: inputs.addresses(), outputs: outputs.addresses() };
-        let ports = own.clone();
-        let placement = Self { arena, constants: Arc::clone(constants), inputs, outputs, own, ports };
-        placement.arena.fill(stream, 0)?;
-        placement.inputs.clear(stream)?;
-        placement.outputs.clear(stream)?;
-        Ok(placement)
+    /// Its own buffer for input `idx`.
+    ///
+    /// # Errors
+    /// If the device lacks memory.
+    pub(in crate::cuda) fn own_input(
+        &mut self,
+        stream: &Stream,
+        program: &Program,
+        idx: usize,
+    ) -> Result<&DeviceBuffer, CudaError> {
+        own(&mut self.input_buffers[idx], stream, program, program.input_bytes[idx], "inputs")
+    }
+
+    /// Its own buffer for output `idx`.
+    ///
+    /// # Errors
+    /// If the device lacks memory.
+    pub(in crate::cuda) fn own_output(
+        &mut self,
+        stream: &Stream,
+        program: &Program,
+        idx: usize,
+    ) -> Result<&DeviceBuffer, CudaError> {
+        own(&mut self.output_buffers[idx], stream, program, program.output_bytes[idx], "outputs")
+    }
+
+    /// Whether inputs and outputs are in its own buffers now.
+    pub(in crate::cuda) fn is_own(&self) -> bool {
+        let is_in = |(buffer, address): (&Option<DeviceBuffer>, &Address)| {
+            buffer.as_ref().is_some_and(|buffer| buffer.address() == *address)
+        };
+        self.input_buffers.iter().zip(&self.ports.inputs).all(is_in)
+            && self.output_buffers.iter().zip(&self.ports.outputs).all(is_in)
+    }
+
+    /// Its own buffers for all inputs and outputs.
+    ///
+    /// # Errors
+    /// If the device lacks memory.
+    pub(in crate::cuda) fn own_ports(
+        &mut self,
+        stream: &Stream,
+        program: &Program,
+    ) -> Result<Ports, CudaError> {
+        let inputs = (0..program.input_bytes.len())
+            .map(|idx| self.own_input(stream, program, idx).map(DeviceBuffer::address))
+            .collect::<Result<_, _>>()?;
+        let outputs = (0..program.output_bytes.len())
+            .map(|idx| self.own_output(stream, program, idx).map(DeviceBuffer::address))
+            .collect::<Result<_, _>>()?;
+        Ok(Ports { inputs, outputs })
+    }
+
+    /// Gives a port that a library's call accesses its own buffer for good.
+    ///
+    /// # Errors
+    /// If the device lacks memory.
+    pub(in crate::cuda) fn fix(
+        &mut self,
+        stream: &Stream,
+        program: &Program,
+        port: Base,
+    ) -> Result<(), CudaError> {
+        match port {
+            Base::Input(idx) => {
+                self.ports.inputs[idx] = self.own_input(stream, program, idx)?.address();
+            }
+            Base::Output(idx) => {
+                self.ports.outputs[idx] = self.own_output(stream, program, idx)?.address();
+            }
+            Base::Arena | Base::Constant(_) => {}
+        }
+        Ok(())
     }
 
     /// The device address of a range of the program.
@@ -188,6 +229,25 @@ impl Placement {
             unsafe { stream.upload(bytes, self.address(range))? };
         }
         stream.synchronize()
+    }
+}
+
+/// The buffer, which is allocated if there is none yet.
+fn own<'a>(
+    buffer: &'a mut Option<DeviceBuffer>,
+    stream: &Stream,
+    program: &Program,
+    len_bytes: usize,
+    purpose: &str,
+) -> Result<&'a DeviceBuffer, CudaError> {
+    match buffer {
+        Some(buffer) => Ok(buffer),
+        none => {
+            let made = DeviceBuffer::new(stream.context(), len_bytes, purpose)
+                .map_err(|error| with_total(error, program))?;
+            made.fill(stream, 0)?;
+            Ok(none.insert(made))
+        }
     }
 }
 

@@ -78,8 +78,17 @@ impl Caller {
         inputs: &[u64],
         outputs: &[u64],
     ) -> Result<(), ExecutableError> {
-        let (inputs, outputs) = (addresses(inputs), addresses(outputs));
-        let tensors = DeviceTensors { inputs: &inputs, outputs: &outputs, scratch: None };
+        let inputs: Vec<InputPlace<'_>> = addresses(inputs).into_iter().map(InputPlace::Device).collect();
+        self.run_at(executable, &inputs, outputs)
+    }
+
+    fn run_at(
+        &self,
+        executable: &mut CudaExecutable,
+        inputs: &[InputPlace<'_>],
+        outputs: &[u64],
+    ) -> Result<(), ExecutableError> {
+        let tensors = DeviceTensors { inputs, outputs: &addresses(outputs), scratch: None };
         executable.enqueue_on(&self.stream, &tensors)
     }
 }
@@ -136,10 +145,8 @@ fn only_addresses_that_change_are_set() {
         caller.run(&mut executable, &inputs, &outputs).unwrap();
         fake.log()
     };
-    assert_eq!(
-        log_of([x, y], [first, second]),
-        "follow\nset node 0\nset node 1\nset node 2\ngraph of 3: 0 1 2\n"
-    );
+    let built = log_of([x, y], [first, second]);
+    assert!(built.contains("node 2: copy") && !built.contains("set"), "made for these addresses: {built}");
     assert_eq!(log_of([x, y], [first, second]), "graph of 3: 0 1 2\n");
     assert_eq!(log_of([x, x], [first, second]), "set node 0\ngraph of 3: 0 1 2\n");
     assert_eq!(log_of([x, x], [second, first]), "set node 1\nset node 2\ngraph of 3: 0 1 2\n");
@@ -154,6 +161,7 @@ fn what_was_not_set_is_set_again() {
     let (x, y, first, second) =
         (caller.tensor(1.0), caller.tensor(2.0), caller.tensor(0.0), caller.tensor(0.0));
     let (inputs, outputs) = ([x.address(), y.address()], [first.address(), second.address()]);
+    caller.run(&mut executable, &[y.address(); 2], &[second.address(), first.address()]).unwrap();
     fake.fail("cuGraphExecKernelNodeSetParams_v2", 1, 1);
     let error = caller.run(&mut executable, &inputs, &outputs).unwrap_err().to_string();
     assert!(error.contains("giving kernel `neg`"), "{error}");
@@ -228,6 +236,7 @@ fn runs_become_part_of_graphs_of_the_caller() {
         let scratch = caller.tensor(0.0);
         let [inputs, outputs, memory] = [&[&x, &y][..], &[&first, &second], &[&scratch]]
             .map(|all| addresses(&all.iter().map(|t| t.address()).collect::<Vec<_>>()));
+        let inputs: Vec<InputPlace<'_>> = inputs.into_iter().map(InputPlace::Device).collect();
         let tensors = DeviceTensors { inputs: &inputs, outputs: &outputs, scratch: Some(memory[0]) };
         let captured = Captured::of(&caller.stream, || {
             executable.enqueue_on(&caller.stream, &tensors).map_err(|error| match error {
@@ -294,4 +303,119 @@ fn wrong_numbers_of_tensors_are_refused() {
     assert_eq!(text, "the model has 2 input(s), 1 were given");
     let text = caller.run(&mut executable, &[x, x], &[x]).unwrap_err().to_string();
     assert_eq!(text, "the model has 2 output(s), 1 were given");
+}
+
+#[test]
+fn what_was_not_built_is_built_again() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut executable = executable(&context, program(&context), Execution::StraightGraph);
+    let caller = Caller::new(&context);
+    let (x, first, second) = (caller.tensor(1.0), caller.tensor(0.0), caller.tensor(0.0));
+    let (inputs, outputs) = ([x.address(); 2], [first.address(), second.address()]);
+    fake.fail("cuGraphInstantiateWithFlags", 1, 0);
+    let error = caller.run(&mut executable, &inputs, &outputs).unwrap_err().to_string();
+    assert!(error.contains("preparing a graph"), "{error}");
+    caller.run(&mut executable, &inputs, &outputs).unwrap();
+    assert_eq!(caller.value(&first), floats([-2.0; ELEMS]));
+}
+
+#[test]
+fn tensors_of_the_caller_take_no_memory_of_the_executable() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut executable = executable(&context, program(&context), Execution::BranchedGraph);
+    let caller = Caller::new(&context);
+    let tensors: Vec<DeviceBuffer> = (0..4).map(|value| caller.tensor(value as f32)).collect();
+    let [x, y, first, second] = [0, 1, 2, 3].map(|idx: usize| tensors[idx].address());
+    let before = fake.memory_used();
+    caller.run(&mut executable, &[x, y], &[first, second]).unwrap();
+    assert_eq!(fake.memory_used(), before);
+    // One that is misaligned does.
+    caller.run(&mut executable, &[x, y], &[first + 4, second]).unwrap();
+    assert_eq!(fake.memory_used(), before + 16);
+}
+
+#[test]
+fn tensors_of_the_host_are_sent_when_they_change() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut executable = executable(&context, program(&context), Execution::StraightGraph);
+    let caller = Caller::new(&context);
+    let (x, first, second) = (caller.tensor(1.0), caller.tensor(0.0), caller.tensor(0.0));
+    let outputs = [first.address(), second.address()];
+    let x_at = InputPlace::Device(addresses(&[x.address()])[0]);
+    let mut sent = |y: f32| {
+        let y_bytes = floats([y; ELEMS]);
+        fake.log();
+        caller.run_at(&mut executable, &[x_at, InputPlace::Host(&y_bytes)], &outputs).unwrap();
+        let log = fake.log();
+        assert_eq!(caller.value(&first), floats([-(1.0 + y); ELEMS]));
+        assert!(!log.contains("wait"), "{log}");
+        log.matches("upload 16").count()
+    };
+    assert_eq!([2.0, 2.0, 3.0, 3.0, 2.0].map(&mut sent), [1, 0, 1, 0, 1]);
+    // More often than there are slots.
+    (0..20).for_each(|run| assert_eq!(sent(run as f32 + 10.0), 1));
+    // A copy to the same buffer, by which what was sent is gone.
+    let long = DeviceBuffer::copy_of(&caller.stream, &floats([7.0; 8]), "a test").unwrap();
+    caller.run(&mut executable, &[x.address(), long.address() + 4], &outputs).unwrap();
+    assert_eq!(caller.value(&first), floats([-8.0; ELEMS]));
+    let y = floats([29.0; ELEMS]);
+    caller.run_at(&mut executable, &[x_at, InputPlace::Host(&y)], &outputs).unwrap();
+    assert_eq!(caller.value(&first), floats([-30.0; ELEMS]));
+    // So is it by a run on tensors of the host.
+    let (mut left, mut right) = (vec![0; BYTES], vec![0; BYTES]);
+    executable.run(&[&y, &floats([1.0; ELEMS])], &mut [&mut left, &mut right]).unwrap();
+    caller.run_at(&mut executable, &[x_at, InputPlace::Host(&y)], &outputs).unwrap();
+    assert_eq!(caller.value(&first), floats([-30.0; ELEMS]));
+}
+
+#[test]
+fn tensors_of_the_host_of_another_size_and_in_captures_are_refused() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut executable = executable(&context, program(&context), Execution::BranchedGraph);
+    let caller = Caller::new(&context);
+    let (x, first, second) = (caller.tensor(1.0), caller.tensor(0.0), caller.tensor(0.0));
+    let outputs = [first.address(), second.address()];
+    let x_at = InputPlace::Device(addresses(&[x.address()])[0]);
+    let error = caller.run_at(&mut executable, &[x_at, InputPlace::Host(&[0; 8])], &outputs).unwrap_err();
+    assert_eq!(error.to_string(), "input 1 takes 16 bytes, 8 were given");
+    let mut refused = String::new();
+    let captured = Captured::of(&caller.stream, || {
+        let error = caller.run_at(&mut executable, &[x_at, InputPlace::Host(&[0; BYTES])], &outputs);
+        refused = error.unwrap_err().to_string();
+        Ok(())
+    });
+    assert!(captured.is_ok());
+    assert!(refused.starts_with("input 1 is in the host's memory"), "{refused}");
+}
+
+#[test]
+fn large_tensors_of_the_host_are_sent_each_time() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let len_bytes = (64 << 10) + 16;
+    let copy = Action::Copy {
+        from: BufferRef::read(Base::Input(0), 0, len_bytes),
+        to: BufferRef::write(Base::Output(0), 0, len_bytes),
+    };
+    let program = Program {
+        arena_bytes: 0,
+        constants: Vec::new(),
+        input_bytes: vec![len_bytes],
+        output_bytes: vec![len_bytes],
+        steps: vec![CudaStep { name: "copy".into(), action: copy }],
+    };
+    let mut executable = executable(&context, program, Execution::BranchedGraph);
+    let caller = Caller::new(&context);
+    let to = DeviceBuffer::new(&context, len_bytes, "a test").unwrap();
+    for value in [1, 1, 2] {
+        let bytes = vec![value; len_bytes];
+        fake.log();
+        caller.run_at(&mut executable, &[InputPlace::Host(&bytes)], &[to.address()]).unwrap();
+        assert_eq!(fake.log().matches(&format!("upload {len_bytes}")).count(), 1);
+        assert_eq!(caller.value(&to), bytes);
+    }
 }

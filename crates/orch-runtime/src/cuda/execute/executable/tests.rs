@@ -97,6 +97,13 @@ fn executable(context: &Context, program: Program, execution: Execution) -> Cuda
     CudaExecutable::new(context, program, options).unwrap()
 }
 
+/// The same, with graphs for tensors of the host.
+fn built(context: &Context, program: Program, execution: Execution) -> CudaExecutable {
+    let mut executable = executable(context, program, execution);
+    executable.use_own().unwrap();
+    executable
+}
+
 fn check_diamond(executable: &mut CudaExecutable, x: f32) {
     let (mut first, mut second) = (vec![0; BYTES], vec![0; BYTES]);
     executable.run(&[&floats([x; ELEMS])], &mut [&mut first, &mut second]).unwrap();
@@ -120,7 +127,7 @@ fn programs_run_in_every_way() {
 fn graphs_are_built_from_the_bytes_that_steps_share() {
     let fake = Fake::new();
     let context = fake.context();
-    let mut executable = executable(&context, diamond(&context), Execution::BranchedGraph);
+    let mut executable = built(&context, diamond(&context), Execution::BranchedGraph);
     let made: Vec<String> =
         fake.log().lines().filter(|line| line.starts_with("node")).map(str::to_owned).collect();
     assert_eq!(
@@ -159,7 +166,7 @@ fn tensor_maps_are_encoded_once() {
     let fake = Fake::new();
     let context = fake.context();
     for execution in EXECUTIONS {
-        let mut executable = executable(&context, with_tensor_map(&context, tensor_map()), execution);
+        let mut executable = built(&context, with_tensor_map(&context, tensor_map()), execution);
         assert_eq!(fake.log().matches("tensor map of rank 2, 64 rows").count(), 1);
         let mut result = vec![0; BYTES];
         executable.run(&[&floats([3.0; ELEMS])], &mut [&mut result]).unwrap();
@@ -173,9 +180,11 @@ fn invalid_tensor_maps_are_refused() {
     let fake = Fake::new();
     let context = fake.context();
     let error = |shape: TensorMapShape| {
-        let made =
-            CudaExecutable::new(&context, with_tensor_map(&context, shape), ExecutableOptions::default());
-        made.expect_err("it is refused").to_string()
+        let program = with_tensor_map(&context, shape);
+        match CudaExecutable::new(&context, program, ExecutableOptions::default()) {
+            Ok(mut made) => made.use_own().expect_err("it is refused").to_string(),
+            Err(error) => error.to_string(),
+        }
     };
     for shape in [
         TensorMapShape { argument: 2, ..tensor_map() },
@@ -193,7 +202,7 @@ fn invalid_tensor_maps_are_refused() {
 fn straight_graphs_wait_for_the_last_step() {
     let fake = Fake::new();
     let context = fake.context();
-    let _executable = executable(&context, diamond(&context), Execution::StraightGraph);
+    let _executable = built(&context, diamond(&context), Execution::StraightGraph);
     let log = fake.log();
     let after: Vec<&str> =
         log.lines().filter_map(|line| line.split_once(" after")).map(|(_, after)| after).collect();
@@ -227,6 +236,7 @@ fn kernels_start_early_after_one_other_kernel() {
     let build = |allow_programmatic| {
         let options = ExecutableOptions { allow_programmatic, ..ExecutableOptions::default() };
         let mut executable = CudaExecutable::new(&context, early(&context), options).unwrap();
+        executable.use_own().unwrap();
         let log = fake.log();
         let mut result = vec![0; BYTES];
         executable.run(&[&floats([3.0; ELEMS])], &mut [&mut result]).unwrap();
@@ -278,21 +288,15 @@ fn direct_launches_start_early_only_where_allowed() {
 }
 
 #[test]
-fn the_boundary_lists_the_callers_tensors() {
+fn buffers_for_tensors_of_the_host_are_made_when_they_are_needed() {
     let fake = Fake::new();
     let context = fake.context();
-    let executable = executable(&context, diamond(&context), Execution::BranchedGraph);
-    let places: Vec<_> =
-        executable.boundary().iter().map(|at| (at.step, at.argument, at.buffer.to_string())).collect();
-    let expected = [
-        (0, 0, "input 0[0, +16]"),
-        (1, 0, "input 0[0, +16]"),
-        (3, 0, "input 0[0, +16]"),
-        (5, 2, "output 0[0, +16]"),
-    ];
-    assert_eq!(places, expected.map(|(step, argument, text)| (step, argument, text.to_owned())));
-    // Four slots of the arena, and a constant, an input and two outputs of 256 bytes.
-    assert_eq!(fake.memory_used(), 64 + 4 * 256);
+    let mut executable = executable(&context, diamond(&context), Execution::BranchedGraph);
+    // Four slots of the arena, and a constant of 256 bytes.
+    assert_eq!(fake.memory_used(), 64 + 256);
+    check_diamond(&mut executable, 1.0);
+    // An input and two outputs.
+    assert_eq!(fake.memory_used(), 64 + 256 + 3 * 16);
 }
 
 #[test]

@@ -86,7 +86,9 @@ fn run(executable: &mut CudaExecutable, inputs: &[&[f32]], len: usize) -> Vec<f3
 
 fn executable(context: &Context, program: Program, execution: Execution) -> CudaExecutable {
     let options = ExecutableOptions { execution, ..ExecutableOptions::default() };
-    CudaExecutable::new(context, program, options).unwrap()
+    let mut executable = CudaExecutable::new(context, program, options).unwrap();
+    executable.use_own().unwrap();
+    executable
 }
 
 #[test]
@@ -157,7 +159,8 @@ fn tensors_of_the_device_are_staged_for_calls() {
             let [a_at, b_at, y_at, z_at] =
                 [0, 1, 2, 3].map(|idx: usize| unsafe { DeviceAddress::new(tensors[idx].address()) });
             fake.log();
-            let run = DeviceTensors { inputs: &[a_at, b_at], outputs: &[y_at, z_at], scratch: None };
+            let inputs = [InputPlace::Device(a_at), InputPlace::Device(b_at)];
+            let run = DeviceTensors { inputs: &inputs, outputs: &[y_at, z_at], scratch: None };
             executable.enqueue_on(&stream, &run).unwrap();
             let log = fake.log();
             assert_eq!(log.matches("copy 16").count(), 3, "two inputs and an output: {log}");
@@ -225,7 +228,7 @@ fn calls_run_in_every_way() {
             let mut second = first.duplicate_with_inputs().unwrap();
             drop(first);
             check_chain(&mut second);
-            assert_eq!(fake.memory_used(), 64 + 4 * 256 + workspace);
+            assert_eq!(fake.memory_used(), 64 + 256 + 3 * 16 + workspace);
             let options = TimeOptions { warmup: 1, replays: 3, flush_l2: true };
             let times = second.time_runs(&options).unwrap();
             assert!(times.iter().all(|time| (time - 24.0).abs() < 1e-2), "{times:?}");

@@ -56,13 +56,16 @@ fn want_of_memory_says_for_what() {
         constants: vec![vec![0; 10].into()],
         ..Program::default()
     };
-    let text = CudaExecutable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
+    let error = |program| {
+        let made = CudaExecutable::new(&context, program, ExecutableOptions::default());
+        made.unwrap().use_own().unwrap_err().to_string()
+    };
+    let text = error(large);
     assert!(
-        text.contains("for inputs (all tensors together take 1468 bytes): 512 bytes needed, 44 bytes of"),
+        text.contains("for inputs (all tensors together take 1468 bytes): 400 bytes needed, 44 bytes of"),
         "{text}"
     );
-    let large = Program { input_bytes: vec![usize::MAX; 2], ..Program::default() };
-    let text = CudaExecutable::new(&context, large, ExecutableOptions::default()).unwrap_err().to_string();
+    let text = error(Program { input_bytes: vec![usize::MAX; 2], ..Program::default() });
     assert!(text.contains("for inputs (all tensors together take 17179869184.0 GiB): "), "{text}");
 }
 
