@@ -47,7 +47,7 @@ class OnGpu:
         strides = [stride // array.itemsize for stride in array.strides]
         self.strides = (ctypes.c_int64 * array.ndim)(*strides)
         self.tensor = _Tensor(
-            array.ctypes.data, CUDA, ordinal, array.ndim, 2, 8 * array.itemsize, 1, self.shape, self.strides, 0, None, None
+            array.ctypes.data, CUDA, ordinal, array.ndim, 2 if array.dtype.kind == "f" else 6, 8 * array.itemsize, 1, self.shape, self.strides, 0, None, None
         )
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -141,6 +141,86 @@ def tensors_that_do_not_fit_are_refused() -> None:
         on_cpu(OnGpu(x))
 
 
-@pytest.mark.parametrize("function", ["tensors_stay_where_they_are", "tensors_that_do_not_fit_are_refused"])
+def _as_if_torch_had_a_gpu() -> list[str]:
+    """Gives PyTorch's allocator and stream to the stand-in's GPU; a list that calls of them are written to."""
+    import torch
+
+    calls: list[str] = []
+
+    def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> OnGpu:
+        size = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
+        flat = np.full(size, 7, dtype=str(dtype).removeprefix("torch.").replace("bool", "uint8"))
+        byte_strides = [stride * flat.itemsize for stride in strides]
+        calls.append(f"empty {list(shape)} {list(strides)}")
+        return OnGpu(np.lib.stride_tricks.as_strided(flat, shape, byte_strides))
+
+    def assert_async(check: OnGpu, message: str) -> None:
+        calls.append(f"assert {message}")
+
+    torch._C._dynamo.guards._empty_strided_cuda = empty
+    torch._C._cuda_getDevice = lambda: 0
+    torch._C._cuda_getCurrentRawStream = lambda ordinal: 0
+    torch._C._cuda_isCurrentStreamCapturing = lambda: False
+    torch._assert_async = assert_async
+    return calls
+
+
+def _unit(function: Callable[..., Any], *inputs: Any) -> Any:
+    """A function of fake tensors as a compiled graph."""
+    import torch
+    from orchestrion.torch import _backend, _placement
+    from orchestrion.torch._unit import Unit
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = [torch.empty_strided(shape, strides, device=device, dtype=dtype) for shape, strides, device, dtype in inputs]
+        gm = make_fx(function, decomposition_table=_backend.decompositions())(*fake)
+    device = _placement.graph_device(gm)
+    assert str(device) == "cuda:0"
+    return Unit(gm, _backend.Options().native(device, _backend.Work()))
+
+
+def compiled_graphs_run_where_tensors_are() -> None:
+    import torch
+
+    calls = _as_if_torch_had_a_gpu()
+
+    def function(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.clone(), y.clone(), x * scale
+
+    f32, f64 = torch.float32, torch.float64
+    # The second tensor is column-major, and the third a number of the CPU.
+    unit = _unit(function, ((3, 8), (8, 1), "cuda:0", f32), ((4, 2), (1, 4), "cuda:0", f32), ((), (), "cpu", f64))
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        x = random.uniform(-1, 1, (3, 8)).astype(np.float32)
+        y = np.asfortranarray(random.uniform(-1, 1, (4, 2)).astype(np.float32))
+        calls.clear()
+        results = unit([OnGpu(x), OnGpu(y), torch.tensor(0.5 + seed, dtype=f64)])
+        assert (results[0].array == x).all() and (results[1].array == y).all()
+        assert calls == ["empty [3, 8] [8, 1]", "empty [4, 2] [1, 4]", "empty [3, 8] [8, 1]"]
+        assert results[1].array.strides == (4, 16)
+
+
+def indices_are_checked_on_the_gpu() -> None:
+    import torch
+
+    calls = _as_if_torch_had_a_gpu()
+    unit = _unit(
+        lambda table, at: torch.nn.functional.embedding(at, table),
+        ((5, 4), (4, 1), "cuda:0", torch.float32), ((3,), (1,), "cuda:0", torch.int64),
+    )
+    table, at = np.zeros((5, 4), dtype=np.float32), np.array([1, 2, 4], dtype=np.int64)
+    indices = OnGpu(at)
+    indices.tensor.code = 0
+    unit([OnGpu(table), indices])
+    assert calls == ["empty [3, 4] [4, 1]", "empty [] []", "assert index out of range in self"]
+
+
+@pytest.mark.parametrize("function", [
+    "tensors_stay_where_they_are", "tensors_that_do_not_fit_are_refused", "compiled_graphs_run_where_tensors_are",
+    "indices_are_checked_on_the_gpu",
+])
 def test_device(function: str, in_process_with_gpu: Callable[[str], str]) -> None:
     in_process_with_gpu(function)

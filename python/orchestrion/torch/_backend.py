@@ -27,6 +27,7 @@ from orchestrion._compile import native_options
 from orchestrion._errors import Error, InternalError, UsageError
 from orchestrion.torch import _report
 from orchestrion.torch._document import DocumentError, source_line, target_name
+from orchestrion.torch._placement import CPU, graph_device, host_calls
 from orchestrion.torch._report import GraphReport
 from orchestrion.torch._support import is_supported
 from orchestrion.torch._unit import Unit
@@ -54,8 +55,9 @@ class Options:
     """Weights become constants, folded into what surrounds them: later changes of them have no effect. Inference only."""
     max_sizes: int = 16
     """Sizes of one dynamic graph that are kept compiled."""
-    precision: str = "f32"
-    """`f32`; `bf16` computes products of f32 tensors in bf16 where the CPU does."""
+    precision: str | None = None
+    """`f32`; `bf16` computes products of f32 tensors in bf16 where the CPU does; on GPUs also `tf32` and `f16`. By default `f32`, on GPUs
+    `tf32` if PyTorch's own products may be (`torch.set_float32_matmul_precision`)."""
     tune: bool = False
     """Measures kernels where candidates are close."""
     budget: float | None = None
@@ -88,23 +90,30 @@ class Options:
             raise UsageError(f"there is no option `{unknown[0]}`; there are {', '.join(sorted(known))}")
         return replace(modes[mode], **(given or {}))
 
-    def native(self, work: Work) -> dict[str, Any]:
+    def native(self, device: torch.device, work: Work) -> dict[str, Any]:
         """What the compiler is told.
 
+        :param device: the CPU, or a GPU by its number.
         :param work: threads that compile, and who is told of it.
         :raises MachineError: there is no folder for compiled kernels.
         """
         # Two pools of threads that are each as large as the machine would wait for each other.
         threads = torch.get_num_threads()
+        on_gpu = {} if device == CPU else {"target": str(device)}
         return native_options(
+            **on_gpu,
             cache_dir=self.cache_dir,
-            precision=self.precision,
+            precision=self.precision or _usual_precision(device),
             tune=self.tune,
             budget=self.budget,
             superoptimize=self.superoptimize,
             threads=threads,
             jobs=work.jobs,
         )
+
+
+def _usual_precision(device: torch.device) -> str:
+    return "f32" if device == CPU or torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def backend(
@@ -240,16 +249,15 @@ def compiled_graph(
     start = time.perf_counter()
     calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
     entry = GraphReport(kind, len(calls), 0, 0)
-    device = _foreign_device(gm)
-    unsupported = [node for node in calls if not _is_taken(node)]
     try:
         if not calls:
             return _eager(gm)
-        if device is not None:
-            entry.reason = f"tensors are on {device}; the backend takes graphs of the CPU"
-            return _given_up(gm, entry, options)
+        device = graph_device(gm)
+        on_host = frozenset() if device == CPU else host_calls(gm, _is_taken)
+        unsupported = [node for node in calls if node in on_host or not _is_taken(node)]
+        native = options.native(device, work)
         if not unsupported and _is_writable(gm):
-            unit = Unit(gm, options.native(work), frozen, work.watch)
+            unit = Unit(gm, native, frozen, work.watch)
             entry.compiled, entry.partitions = len(calls), 1
             return unit
         for node in unsupported:
@@ -259,7 +267,7 @@ def compiled_graph(
             entry.reason = "parts are not supported"
             return _given_up(gm, entry, options)
         _warn(entry)
-        return _partitioned(gm, entry, options, work)
+        return _partitioned(gm, entry, options, on_host, native, work)
     except (Error, DocumentError) as error:
         if options.strict or isinstance(error, InternalError):
             raise
@@ -280,15 +288,6 @@ def _is_writable(gm: GraphModule) -> bool:
     """True if copies go into inputs only."""
     copies = [node for node in gm.graph.nodes if node.target is torch.ops.aten.copy_.default]
     return all(isinstance(node.args[0], Node) and node.args[0].op == "placeholder" for node in copies)
-
-
-def _foreign_device(gm: GraphModule) -> torch.device | None:
-    for node in gm.graph.nodes:
-        values = node.meta.get("val")
-        for value in values if isinstance(values, (tuple, list)) else [values]:
-            if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-                return value.device
-    return None
 
 
 def _eager(gm: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
@@ -321,15 +320,24 @@ def _warn(entry: GraphReport) -> None:
 
 
 class _Support(OperatorSupportBase):
+    def __init__(self, on_host: frozenset[Node]) -> None:
+        super().__init__()
+        self._on_host = on_host
+
     def is_node_supported(self, submodules: Any, node: Node) -> bool:
-        return is_supported(node)
+        return node not in self._on_host and is_supported(node)
 
 
 def _partitioned(
-    gm: GraphModule, entry: GraphReport, options: Options, work: Work
+    gm: GraphModule,
+    entry: GraphReport,
+    options: Options,
+    on_host: frozenset[Node],
+    native: dict[str, Any],
+    work: Work,
 ) -> Callable[[list[Any]], Sequence[Any]]:
-    """The graph with its supported parts compiled."""
-    partitioner = CapabilityBasedPartitioner(gm, _Support(), allows_single_node_partition=True)
+    """The graph with its supported parts compiled, but for calls that the host needs the results of."""
+    partitioner = CapabilityBasedPartitioner(gm, _Support(on_host), allows_single_node_partition=True)
     proposed = partitioner.propose_partitions()
     partitioner.remove_bookend_non_compute_ops(proposed)
     kept = [part for part in proposed if _computing(part.nodes) >= options.min_partition]
@@ -342,7 +350,7 @@ def _partitioned(
         for inner, outer in zip([n for n in part.graph.nodes if n.op == "placeholder"], node.args):
             inner.meta.setdefault("val", outer.meta.get("val"))
         try:
-            unit = Unit(part, options.native(work), None, work.watch)
+            unit = Unit(part, native, None, work.watch)
         except (Error, DocumentError) as error:
             if isinstance(error, InternalError):
                 raise

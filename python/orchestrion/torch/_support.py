@@ -56,7 +56,7 @@ _FIRST_RESULT_ONLY = frozenset({
 
 
 def _takes_first(user: Node) -> bool:
-    return user.target is operator.getitem and user.args[1] == 0
+    return user.target is operator.getitem and bool(user.args[1] == 0)
 
 
 def _values(node: Node) -> list[object]:

@@ -64,7 +64,7 @@ class Unit:
         fixed = fixed or {}
         given = [(number, order) for number, (name, order) in enumerate(zip(plain, orders)) if name not in fixed]
         entered = {
-            row["name"]: fixed[name] if order is None else fixed[name].permute(*order)
+            row["name"]: fixed[name].cpu() if order is None else fixed[name].cpu().permute(*order)
             for row, name, order in zip(doc["inputs"], plain, orders)
             if name in fixed
         }

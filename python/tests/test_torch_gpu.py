@@ -1,0 +1,226 @@
+"""Graphs of models on a GPU, traced without one: how each is divided, and what stays on the host.
+
+`gpu_traces.txt` has a line for each model and each of its graphs; `ORCH_BLESS=1` rewrites it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from orchestrion.torch import _backend, _report, reports
+from orchestrion.torch._document import document
+from orchestrion.torch._placement import tensors_of
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+EXPECTED = pathlib.Path(__file__).parent / "gpu_traces.txt"
+
+pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="this PyTorch traces no graphs of GPUs")
+
+
+class _NotCompiled:
+    """A graph in the place of a compiled one, which takes part in the trace."""
+
+    def __init__(self, gm: torch.fx.GraphModule, options: dict[str, Any], *_: Any) -> None:
+        assert options["target"] == "cuda:0"
+        # What the compiler would be given.
+        document(gm)
+        self._gm = gm
+        inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        of_host = [tensor for node in inputs for tensor in tensors_of(node) if tensor.device.type == "cpu"]
+        _HOST_INPUTS.append(len(of_host))
+
+    def __call__(self, tensors: list[Any]) -> list[Any]:
+        results = self._gm(*tensors)
+        return list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+_HOST_INPUTS: list[int] = []
+
+Model = Callable[[], tuple[nn.Module, list[Any], dict[str, Any]]]
+
+
+def _described(model: Model, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A line for each graph of a model."""
+    monkeypatch.setattr(_backend, "Unit", _NotCompiled)
+    torch._dynamo.reset()
+    _report.clear()
+    _HOST_INPUTS.clear()
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        with torch.device("cuda"):
+            module, inputs, named = model()
+        torch.compile(module.eval(), backend="orchestrion")(*inputs, **named)
+    lines = []
+    for report in reports():
+        assert report.reason is None, report.reason
+        eager = "".join(f", eager {count} {target}" for target, (count, _) in sorted(report.eager.items()))
+        lines.append(f"{report.compiled} of {report.calls} calls in {report.partitions} part(s){eager}")
+    return [*lines, f"tensors of the host: {sum(_HOST_INPUTS)}"]
+
+
+@contextlib.contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    """Makes new tensors of this type: fake ones are not converted in place."""
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def _ids(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.long)
+
+
+def _of_transformers(name: str, **config: Any) -> Model:
+    """A small model of a library, of random weights in f16."""
+
+    def make() -> tuple[nn.Module, list[Any], dict[str, Any]]:
+        import transformers
+
+        small = {
+            "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 128,
+        }
+        settings = transformers.AutoConfig.for_model(name, **{**small, **config})
+        with _default(torch.float16):
+            module = transformers.AutoModel.from_config(settings)
+        return module, [_ids(1, 16)], {"use_cache": False} if getattr(settings, "use_cache", False) else {}
+
+    return make
+
+
+MODELS: dict[str, Model] = {name: _of_transformers(name) for name in (
+    "bert", "camembert", "electra", "roberta", "mpnet", "layoutlm", "ernie", "albert", "mobilebert", "megatron-bert", "nystromformer",
+    "deberta-v2", "fnet", "llama", "phi", "gpt_neox", "olmo", "roformer",
+)}
+MODELS |= {name: _of_transformers(name, num_key_value_heads=2) for name in ("mistral", "qwen2", "qwen3", "gemma", "stablelm")}
+MODELS |= {
+    "distilbert": _of_transformers("distilbert", dim=64, n_layers=1, n_heads=4, hidden_dim=128),
+    "gpt2": _of_transformers("gpt2", n_embd=64, n_layer=1, n_head=4),
+    "opt": _of_transformers("opt", ffn_dim=128, word_embed_proj_dim=64),
+}
+
+
+def _own(module: Callable[[], nn.Module], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float16) -> Model:
+    def make() -> tuple[nn.Module, list[Any], dict[str, Any]]:
+        with _default(dtype):
+            return module(), [torch.zeros(shape) for shape in shapes], {}
+
+    return make
+
+
+class _Autoencoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (512, 128, 64, 128, 512)
+        layers = [nn.Linear(width, following) for width, following in zip(widths, widths[1:])]
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = nn.functional.selu(layer(x))
+        return x
+
+
+class _Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+        self.deep = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.Hardswish(), nn.AdaptiveAvgPool2d(1))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.deep(self.stem(x)).flatten(1))
+
+
+class _Recommender(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(50, 16) for _ in range(3))
+        self.bottom, self.top = nn.Linear(13, 16), nn.Linear(6, 1)
+
+    def forward(self, dense: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(dense.shape[0], device=dense.device) % 50
+        rows = torch.stack([torch.relu(self.bottom(dense)), *(table(at) for table in self.tables)], 1)
+        products = rows @ rows.transpose(1, 2)
+        pairs = [products[:, i, j] for i in range(4) for j in range(i)]
+        return torch.sigmoid(self.top(torch.stack(pairs, 1)))
+
+
+class _Ocean(nn.Module):
+    """Elementwise in f64, as in simulations."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        root = torch.sqrt(torch.abs(a) + 1e-3)
+        return (999.8 + a * (6.79e-2 + a * (-9.09e-3 + a * 1.0e-4)) + b * root) / (1.0 - c / (1965.2 + a * 148.4))
+
+
+class _NumberOfNumpy(nn.Module):
+    """The temperature of attention is a number of NumPy: a tensor of the CPU in the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(64, 192)
+        self.temperature = np.power(np.float64(64), 0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.project(x).chunk(3, -1)
+        return torch.softmax(q @ k.transpose(-1, -2) / self.temperature, -1) @ v
+
+
+class _TensorOfTheHost(nn.Module):
+    """Copies to the GPU what it keeps on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = torch.arange(16, device="cpu")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.positions.to(x.device) + torch.tensor([1.0, 2.0], device="cpu").sum().to(x.device)
+
+
+class _ResultOnTheHost(nn.Module):
+    """A result on the CPU stays there, and with it what makes it."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.exp(x) * 2 + 1
+        return y * y - x, (torch.arange(4, device="cpu") + 1) * 2
+
+
+class _CopyToTheHost(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.exp(x) * 2 + 1
+        return y * y - x, y.sum().cpu()
+
+
+MODELS |= {
+    "autoencoder": _own(_Autoencoder, (8, 512)),
+    "images": _own(_Images, (2, 3, 32, 32)),
+    "recommender": _own(_Recommender, (32, 13)),
+    "ocean": _own(_Ocean, (64, 64), (64, 64), (64, 64), dtype=torch.float64),
+    "number of numpy": _own(_NumberOfNumpy, (2, 16, 64)),
+    "tensor of the host": _own(_TensorOfTheHost, (2, 16), dtype=torch.float32),
+    "result on the host": _own(_ResultOnTheHost, (2, 16), dtype=torch.float32),
+    "copy to the host": _own(_CopyToTheHost, (2, 16), dtype=torch.float32),
+}
+
+
+def _expected() -> Iterator[tuple[str, list[str]]]:
+    for block in EXPECTED.read_text().split("\n\n"):
+        name, *lines = block.strip().splitlines()
+        yield name, [line.strip() for line in lines]
+
+
+def test_graphs_of_models_are_divided_as_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {name: _described(model, monkeypatch) for name, model in MODELS.items()}
+    if "ORCH_BLESS" in os.environ:
+        blocks = ["\n".join([name, *(f"    {line}" for line in lines)]) for name, lines in found.items()]
+        EXPECTED.write_text("\n\n".join(blocks) + "\n")
+    assert found == dict(_expected())
