@@ -400,7 +400,7 @@ def test_documents_are_dumped_and_replayed(tmp_path: Path, monkeypatch: pytest.M
     from orchestrion import _native
     from orchestrion.torch._backend import Options, Work
 
-    executable = _native.compile_aten(file.read_bytes(), Options().native(Work()), {})
+    executable = _native.compile_aten(file.read_bytes(), Options().native(torch.device("cpu"), Work()), {})
     assert len(executable.inputs) == len(document["inputs"])
 
 
