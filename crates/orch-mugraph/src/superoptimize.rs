@@ -2,7 +2,7 @@
 
 use crate::graph::{MuGraph, Node};
 use crate::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume};
-use crate::stabilise::{Unstable, stabilise};
+use crate::stabilise::{Unstable, check_maxima, stabilise, unstable};
 use crate::verify::{Certificate, VerifyOptions, verify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -88,6 +88,27 @@ impl Proved {
     /// If the certificate was damaged.
     pub fn graph(&self) -> Result<MuGraph, crate::ParseError> {
         crate::parse(&self.certificate.candidate)
+    }
+
+    /// Proves anew that the µGraph computes a program, and, if it says so or has to, that its exponentials are relative to maxima:
+    /// for what somebody else may have written.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, program: &MuGraph, must_be_stable: bool) -> Result<(), String> {
+        if self.certificate.program != crate::print(program) {
+            return Err("the proof is of another program".to_owned());
+        }
+        self.certificate.check().map_err(|error| error.to_string())?;
+        if self.unstable.is_some() && !must_be_stable {
+            return Ok(());
+        }
+        let graph = self.graph().map_err(|error| error.to_string())?;
+        check_maxima(&graph).map_err(|refusal| refusal.to_string())?;
+        match unstable(&graph) {
+            Some((kernel, _)) => Err(format!("an exponential of {kernel} is not relative to a maximum")),
+            None => Ok(()),
+        }
     }
 }
 
