@@ -107,7 +107,8 @@ impl<'a> Finder<'a> {
     /// The result in the database, if all of it is proved anew.
     fn cached(&self, key: &Key, query: &SearchQuery<'_>) -> Option<Superoptimized> {
         let found: Superoptimized = self.database.as_ref()?.get(key)?;
-        let holds = |proved: &Proved| proved.check(query.program, query.must_be_stable).is_ok();
+        let SearchQuery { program, must_be_stable, .. } = *query;
+        let holds = |proved: &Proved| proved.check(program, must_be_stable).is_ok();
         let all = parallel::map(&found.proved, self.options, holds).ok()?;
         all.into_iter().all(|holds| holds).then_some(found)
     }
