@@ -287,7 +287,7 @@ mod tests {
             };
             let mut wrong = proved.clone();
             wrong.certificate.candidate = wrong.certificate.candidate.replacen(" div ", " mul ", 1);
-            is_refused(&wrong, "not proved");
+            is_refused(&wrong, "differs");
             let other = parsed("t1 = exp t0\n output \"o\" t1");
             let reason = proved.check(&other, true).err().unwrap_or_default();
             assert!(reason.contains("another program"), "{reason}");
