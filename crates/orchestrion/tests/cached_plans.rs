@@ -64,8 +64,11 @@ fn edit_records(cache: &CacheDir, mut edit: impl FnMut(&str) -> String) {
     }
 }
 
+/// Changes a proof.
+type EditProof<'a> = dyn Fn(&mut Value) + 'a;
+
 /// Changes each proof in a record, and says how many there are.
-fn edit_proofs(value: &mut Value, edit: &dyn Fn(&mut Value)) -> usize {
+fn edit_proofs(value: &mut Value, edit: &EditProof<'_>) -> usize {
     let mut count = 0;
     if let Some(proof) = value.get_mut("certificate") {
         edit(proof);
@@ -112,8 +115,7 @@ fn forged_proofs_are_found_anew() {
     // A proof that holds, of a µGraph whose exponentials overflow.
     let unstable =
         |proof: &mut Value| *proof = reproved(&parsed(&proof["program"]), &parsed(&proof["program"]));
-    let edits: [(&str, &dyn Fn(&mut Value)); 3] =
-        [("wrong", &wrong), ("other", &other), ("unstable", &unstable)];
+    let edits: [(&str, &EditProof<'_>); 3] = [("wrong", &wrong), ("other", &other), ("unstable", &unstable)];
     for (name, edit) in edits {
         let mut count = 0;
         edit_records(&cache, |text| {

@@ -132,7 +132,7 @@ mod tests {
 
     /// Primes p = 2 q + 1 of so many bits.
     fn safe_primes(bits: u32) -> Vec<u64> {
-        let is_prime = |n: u64| n > 1 && (2..n).take_while(|d| d * d <= n).all(|d| n % d != 0);
+        let is_prime = |n: u64| n > 1 && (2..n).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d));
         (1 << (bits - 1)..1 << bits).filter(|&p| is_prime(p) && is_prime((p - 1) / 2)).collect()
     }
 
