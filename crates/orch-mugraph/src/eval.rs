@@ -286,6 +286,40 @@ impl<V: Clone> Run<'_, V> {
     }
 }
 
+/// Multiplications of an evaluation, about; applications of other operators count as one for each element.
+pub fn work(graph: &MuGraph) -> u64 {
+    let elems = |shape: &[usize]| crate::op::elems(shape) as u64;
+    let applied = |op: &Op, shapes: &[&[usize]]| -> u64 {
+        let result = op.infer(shapes).map_or(0, |shape| elems(&shape));
+        let operands = shapes.iter().map(|shape| elems(shape)).max().unwrap_or(0);
+        match op {
+            Op::Matmul => result.saturating_mul(shapes[0].last().map_or(1, |&inner| inner as u64)),
+            _ => result.max(operands),
+        }
+    };
+    let node = |node: &Node| match node {
+        Node::Input { .. } => 0,
+        Node::Op { op, args } => applied(op, &args.iter().map(|arg| graph.shape(*arg)).collect::<Vec<_>>()),
+        Node::Block(block) => {
+            let origin = vec![0; block.grid.len()];
+            let Ok(shapes) = crate::tiling::tile_shapes(block, graph.shapes(), (&origin, 0)) else {
+                return u64::MAX;
+            };
+            let tiles = block.nodes.iter().zip(&shapes).map(|(node, shape)| match node {
+                TileNode::Op { op, args } => {
+                    applied(op, &args.iter().map(|arg| shapes[arg.index()].as_slice()).collect::<Vec<_>>())
+                }
+                // Sets of arguments grow along the loop.
+                TileNode::RunningMax { .. } => elems(shape).saturating_mul(64),
+                TileNode::Load { .. } | TileNode::Accumulate { .. } => elems(shape),
+            });
+            let repeats = (block.blocks() as u64).saturating_mul(block.loop_range as u64);
+            tiles.fold(0, u64::saturating_add).saturating_mul(repeats)
+        }
+    };
+    graph.nodes().map(|(_, at)| node(at)).fold(0, u64::saturating_add)
+}
+
 fn missing(position: usize) -> EvalError {
     EvalError::Unsupported(format!("s{position} has no value"))
 }

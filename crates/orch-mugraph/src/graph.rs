@@ -274,6 +274,13 @@ impl MuGraph {
         })
     }
 
+    /// The name of a tensor that is an input or output, else `t` and its number.
+    pub fn name(&self, tensor: TensorId) -> String {
+        let input = self.inputs().find(|(id, ..)| *id == tensor).map(|(_, name, _)| name);
+        let output = self.outputs.iter().find(|(_, id)| *id == tensor).map(|(name, _)| name.as_str());
+        input.or(output).map_or_else(|| tensor.to_string(), str::to_owned)
+    }
+
     /// The shape of a tensor.
     pub fn shape(&self, tensor: TensorId) -> &[usize] {
         &self.shapes[tensor.index()]

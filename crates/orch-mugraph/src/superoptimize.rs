@@ -2,7 +2,7 @@
 
 use crate::graph::{MuGraph, Node};
 use crate::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume};
-use crate::stabilise::{Unstable, stabilise};
+use crate::stabilise::{Unstable, check_maxima, stabilise, unstable};
 use crate::verify::{Certificate, VerifyOptions, verify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -88,6 +88,27 @@ impl Proved {
     /// If the certificate was damaged.
     pub fn graph(&self) -> Result<MuGraph, crate::ParseError> {
         crate::parse(&self.certificate.candidate)
+    }
+
+    /// Proves anew that the µGraph computes a program, and, if it says so or has to, that its exponentials are relative to maxima:
+    /// for what somebody else may have written.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, program: &MuGraph, must_be_stable: bool) -> Result<(), String> {
+        if self.certificate.program != crate::print(program) {
+            return Err("the proof is of another program".to_owned());
+        }
+        self.certificate.check().map_err(|error| error.to_string())?;
+        if self.unstable.is_some() && !must_be_stable {
+            return Ok(());
+        }
+        let graph = self.graph().map_err(|error| error.to_string())?;
+        check_maxima(&graph).map_err(|refusal| refusal.to_string())?;
+        match unstable(&graph) {
+            Some((kernel, _)) => Err(format!("an exponential of {kernel} is not relative to a maximum")),
+            None => Ok(()),
+        }
     }
 }
 
@@ -228,8 +249,8 @@ fn prove(
 
 #[cfg(test)]
 mod tests {
-    use super::{SuperoptimizeOptions, kernels_in_turns, same_blocks_last, superoptimize};
-    use crate::{MuGraph, parse, print};
+    use super::{Proved, SuperoptimizeOptions, kernels_in_turns, same_blocks_last, superoptimize};
+    use crate::{MuGraph, VerifyOptions, parse, print, verify};
 
     /// Stable forms have maxima, which candidates have not: a kernel is wanted for what is proved.
     #[test]
@@ -246,6 +267,39 @@ mod tests {
         let without = found(&|graph, cost| (!print(graph).contains("largest")).then_some(cost));
         assert!(without.proved.is_empty());
         assert!(without.refused.iter().any(|reason| reason.contains("does not become kernels")));
+    }
+
+    #[test]
+    fn what_is_checked_is_proved_anew() {
+        let text = |body: &str| format!("mugraph \"p\" {{\n t0 = input \"x\" [8, 64]\n {body}\n}}\n");
+        let parsed = |body: &str| parse(&text(body)).unwrap_or_else(|error| panic!("{error}"));
+        let softmax = parsed("t1 = exp t0\n t2 = sum(1) t1\n t3 = div t1, t2\n output \"o\" t3");
+        let options = SuperoptimizeOptions { must_be_stable: true, ..SuperoptimizeOptions::default() };
+        let found = superoptimize(&softmax, &options, &|_, cost| Some(cost), &|| true);
+        let found = found.unwrap_or_else(|error| panic!("{error}")).proved;
+        assert!(!found.is_empty());
+        for proved in &found {
+            assert_eq!(proved.check(&softmax, true), Ok(()));
+            assert_eq!(proved.check(&softmax, false), Ok(()));
+            let is_refused = |proved: &Proved, what: &str| {
+                let reason = proved.check(&softmax, true).err().unwrap_or_default();
+                assert!(reason.contains(what), "{what}: {reason}");
+            };
+            let mut wrong = proved.clone();
+            wrong.certificate.candidate = wrong.certificate.candidate.replacen(" div ", " mul ", 1);
+            is_refused(&wrong, "differs");
+            let other = parsed("t1 = exp t0\n output \"o\" t1");
+            let reason = proved.check(&other, true).err().unwrap_or_default();
+            assert!(reason.contains("another program"), "{reason}");
+            let verified = verify(&softmax, &softmax, &VerifyOptions::default());
+            let certificate = verified.unwrap_or_else(|error| panic!("{error}"));
+            let unstable = Proved { certificate, ..proved.clone() };
+            is_refused(&unstable, "relative to a maximum");
+            assert!(unstable.check(&softmax, false).is_err(), "it states that it is stable");
+            let stated = Proved { unstable: Some("it overflows".to_owned()), ..unstable };
+            assert_eq!(stated.check(&softmax, false), Ok(()));
+            is_refused(&stated, "relative to a maximum");
+        }
     }
 
     #[test]

@@ -221,6 +221,7 @@ mod tests {
             library_bytes: vec![1],
             extensions: Vec::new(),
             proofs: Vec::new(),
+            parts: Vec::new(),
             report: PlanReport::default(),
         };
         let constants = [&b"abc"[..], b"", b"12345"].map(Bytes::from_static).to_vec();

@@ -1,7 +1,7 @@
 //! The pipeline: a flat list of stages. No stage calls another, and nothing depends on this module.
 
 use crate::artifact::Artifact;
-use crate::build::{self, kernel_info::kernel_infos, sources};
+use crate::build::{self, kernel_info::kernel_infos, proved_parts::proved_parts, sources};
 use crate::manifest::{Manifest, PlanReport, UpdatableInfo};
 use crate::plan::assemble::{self, Assembly};
 use crate::plan::backend::Backend;
@@ -17,6 +17,7 @@ use crate::plan::passes;
 use crate::plan::planned::{EndToEndTime, Planned};
 use crate::plan::signature::Signatures;
 use crate::plan::units::{UnitOptions, Units};
+use crate::search::cached;
 use crate::search::substitutes::add_substitutes;
 use crate::stages::StageClock;
 use crate::tune::budget::Phase;
@@ -90,6 +91,7 @@ impl Model {
             })
             .collect();
         let kernels = kernel_infos(kernels, sources, &objects);
+        let parts = proved_parts(&planned.implementation, &steps, &kernels);
         let libraries: Vec<Bytes> = objects.into_iter().map(|object| object.bytes).collect();
         let manifest = Manifest {
             compiler: env!("CARGO_PKG_VERSION").to_owned(),
@@ -109,6 +111,7 @@ impl Model {
             steps,
             extensions: info.extensions.clone(),
             proofs: planned.implementation.proofs,
+            parts,
             report: planned.report,
         };
         let artifact = Artifact { manifest, libraries, constants };
@@ -171,13 +174,13 @@ impl Model {
         let cached = if is_tuned { None } else { cache.get(&graph, &units) };
         // A record that was edited may have kernels that cannot be lowered.
         let known = match cached {
-            Some(plan) => {
+            Some(plan) if clock.run("prove again", || cached::all_hold(ctx, &plan.chosen(), options))? => {
                 let chosen = plan.chosen();
                 let made =
                     clock.run("implement", || implement(ctx, chosen, &Measured::default(), options))?;
                 made.ok().map(|implementation| (plan, implementation))
             }
-            None => None,
+            _ => None,
         };
         let is_cached = known.is_some();
         let mut found = match known {

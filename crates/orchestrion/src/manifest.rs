@@ -4,7 +4,7 @@
 
 use crate::{Error, Precision};
 use orch_ir::{DType, Shape};
-use orch_mugraph::Certificate;
+use orch_mugraph::{Band, Certificate};
 use orch_runtime::cuda::Computation;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,9 @@ pub struct Manifest {
     /// Proofs of what the superoptimizer found.
     #[serde(default)]
     pub proofs: Vec<Certificate>,
+    /// The parts of the model that kernels of proved µGraphs compute.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<ProvedPart>,
     /// How the plan was found.
     pub report: PlanReport,
 }
@@ -259,6 +262,68 @@ pub enum ActionInfo {
         /// Dimension order of each input, then of each output.
         layouts: Vec<Vec<usize>>,
     },
+}
+
+/// A part of the model that the kernels of a proved µGraph compute, and what ties the proof's program and µGraph, the kernels and the
+/// tensors to each other. `orchestrion verify` compares all of it with what the file holds.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ProvedPart {
+    /// Index into [`Manifest::proofs`].
+    pub proof: usize,
+    /// BLAKE3 of the text of the proof's program.
+    pub program: String,
+    /// BLAKE3 of the text of its µGraph.
+    pub candidate: String,
+    /// What must hold for the program to equal the part of the model.
+    pub premises: Vec<String>,
+    /// Why the µGraph's exponentials may overflow where the model's result is finite; `None` if they cannot.
+    pub unstable: Option<String>,
+    /// The program's inputs, in its order.
+    pub inputs: Vec<PartTensor>,
+    /// Its output.
+    pub output: PartTensor,
+    /// The µGraph's kernels, in its order.
+    pub kernels: Vec<PartKernel>,
+}
+
+/// An input or output of a part's program in the memory of a tensor of the model: element `[i, j, ..]` is at
+/// `offset + i * strides[0] + j * strides[1] + ..` elements.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PartTensor {
+    /// Its name in the program and in the µGraph.
+    pub name: String,
+    /// The tensor, as [`StepInfo::computes`] names it.
+    pub tensor: String,
+    /// Elements in memory from one index to the next one, by dimension.
+    pub strides: Vec<usize>,
+    /// Elements in memory before the first one.
+    pub offset: usize,
+    /// The band that a mask is, where kernels compute it and do not read the tensor.
+    pub band: Option<Band>,
+}
+
+/// A kernel that was lowered from a kernel of a µGraph.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PartKernel {
+    /// The number of the first tensor of the µGraph that it defines.
+    pub defines: u32,
+    /// Index into [`Manifest::steps`] of the step that runs it.
+    pub step: usize,
+    /// BLAKE3 of its source.
+    pub source: String,
+    /// Its [`KernelInfo::fingerprint`].
+    pub fingerprint: String,
+    /// What each of its arguments is.
+    pub arguments: Vec<PartArgument>,
+}
+
+/// An argument of a kernel of a µGraph.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PartArgument {
+    /// The name of an input or output of the µGraph, or `t` and the number of a tensor between two of its kernels.
+    pub name: String,
+    /// Where the step that runs the kernel has it.
+    pub memory: SlotMemory,
 }
 
 /// Counts and times of the search for a plan.

@@ -1,10 +1,14 @@
 //! A model that was compiled before is not searched again, and nothing but time is different.
 
+mod attention;
 mod cache_dir;
 
+use attention::attention;
 use cache_dir::CacheDir;
 use orch_ir::generate::{GenerateOptions, generate};
+use orch_mugraph::{MuGraph, VerifyOptions};
 use orchestrion::{Artifact, Model, Options};
+use serde_json::Value;
 
 fn compile(seed: u64, options: &Options) -> Artifact {
     Model::from_graph(generate(seed, &GenerateOptions::default())).compile(options).expect("it compiles")
@@ -36,6 +40,19 @@ fn damaged_records_are_found_anew() {
     let cache = CacheDir::new("damaged-plans");
     let options = Options { cache_dir: cache.path().to_owned(), calibrate: false, ..Options::default() };
     let first = compile(1, &options);
+    edit_records(&cache, |text| {
+        let nobody_makes =
+            text.replace("\"inputs\":[", "\"inputs\":[4000000,").replace("4000000,]", "4000000]");
+        assert_ne!(nobody_makes, text);
+        nobody_makes
+    });
+    let again = compile(1, &options);
+    assert!(!again.manifest.report.is_cached);
+    assert_equal_but_for_times(&first, &again);
+}
+
+/// Replaces all records, with right hashes of the files.
+fn edit_records(cache: &CacheDir, mut edit: impl FnMut(&str) -> String) {
     let tuning = cache.path().join("tuning");
     let folder = orch_files::CacheFolder::open(cache.path()).and_then(|cache| cache.subfolder("tuning"));
     let folder = folder.expect("the cache is usable");
@@ -43,14 +60,77 @@ fn damaged_records_are_found_anew() {
         let name = path.strip_prefix(&tuning).expect("a file below the folder").to_str().expect("a text");
         let text = folder.read_sealed(name).expect("a record is whole");
         let text = String::from_utf8(text.to_vec()).expect("a record is text");
-        let nobody_makes =
-            text.replace("\"inputs\":[", "\"inputs\":[4000000,").replace("4000000,]", "4000000]");
-        assert_ne!(nobody_makes, text);
-        folder.write_sealed(name, nobody_makes.as_bytes()).expect("a record can be replaced");
+        folder.write_sealed(name, edit(&text).as_bytes()).expect("a record can be replaced");
     }
-    let again = compile(1, &options);
-    assert!(!again.manifest.report.is_cached);
-    assert_equal_but_for_times(&first, &again);
+}
+
+/// Changes a proof.
+type EditProof<'a> = dyn Fn(&mut Value) + 'a;
+
+/// Changes each proof in a record, and says how many there are.
+fn edit_proofs(value: &mut Value, edit: &EditProof<'_>) -> usize {
+    let mut count = 0;
+    if let Some(proof) = value.get_mut("certificate") {
+        edit(proof);
+        count += 1;
+    }
+    match value {
+        Value::Object(fields) => {
+            count += fields.values_mut().map(|field| edit_proofs(field, edit)).sum::<usize>()
+        }
+        Value::Array(items) => count += items.iter_mut().map(|item| edit_proofs(item, edit)).sum::<usize>(),
+        _ => {}
+    }
+    count
+}
+
+fn reproved(program: &MuGraph, candidate: &MuGraph) -> Value {
+    let proof = orch_mugraph::verify(program, candidate, &VerifyOptions::default()).expect("a proof");
+    serde_json::to_value(proof).expect("a proof has a form")
+}
+
+/// Somebody who may write to the cache, and knows how to seal its files, gives no other kernels.
+#[test]
+fn forged_proofs_are_found_anew() {
+    let cache = CacheDir::new("forged-proofs");
+    let options = Options { cache_dir: cache.path().to_owned(), calibrate: false, ..Options::default() };
+    let model = Model::from_graph(attention(128, 4096));
+    let first = model.compile(&options).expect("it compiles");
+    assert_eq!(first.manifest.proofs.len(), 1);
+    let known = model.compile(&options).expect("it compiles");
+    assert!(known.manifest.report.is_cached);
+    let parsed = |text: &Value| orch_mugraph::parse(text.as_str().expect("a text")).expect("a µGraph");
+    let replaced = |text: &Value, from: &str, to: &str| {
+        let text = text.as_str().expect("a text");
+        assert!(text.contains(from), "{text}");
+        Value::from(text.replacen(from, to, 1))
+    };
+    // A wrong µGraph beside all that was stated of the right one.
+    let wrong = |proof: &mut Value| proof["candidate"] = replaced(&proof["candidate"], " div ", " mul ");
+    // A proof that holds, of another program.
+    let other = |proof: &mut Value| {
+        let program = replaced(&proof["program"], "[2, 128, 16]", "[2, 64, 16]");
+        *proof = reproved(&parsed(&program), &parsed(&program));
+    };
+    // A proof that holds, of a µGraph whose exponentials overflow.
+    let unstable =
+        |proof: &mut Value| *proof = reproved(&parsed(&proof["program"]), &parsed(&proof["program"]));
+    let edits: [(&str, &EditProof<'_>); 3] = [("wrong", &wrong), ("other", &other), ("unstable", &unstable)];
+    for (name, edit) in edits {
+        let mut count = 0;
+        edit_records(&cache, |text| {
+            let mut record: Value = serde_json::from_str(text).expect("a record is JSON");
+            count += edit_proofs(&mut record, edit);
+            record.to_string()
+        });
+        assert!(count >= 2, "{name}: the plan and what was searched, not {count}");
+        let again = model.compile(&options).expect("it compiles");
+        assert!(!again.manifest.report.is_cached, "{name}");
+        assert_equal_but_for_times(&first, &again);
+        assert_eq!(first.manifest.proofs, again.manifest.proofs, "{name}");
+        let known = model.compile(&options).expect("it compiles");
+        assert!(known.manifest.report.is_cached, "{name}: what was found anew is kept");
+    }
 }
 
 /// All files in a folder and those below it.

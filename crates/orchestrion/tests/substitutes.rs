@@ -3,9 +3,11 @@
 //!
 //! Plans run through the interpreter of thread programs.
 
+mod attention;
 mod cache_dir;
 mod plan_options;
 
+use attention::attention;
 use cache_dir::CacheDir;
 use orch_ir::generate::random_inputs;
 use orch_ir::text::parse;
@@ -15,30 +17,7 @@ use orchestrion::verification::check_proof;
 use orchestrion::{Executable, Model, Options, Precision, RunOptions};
 use plan_options::options;
 
-/// Attention with stable softmax over two heads: rows and keys as given.
-fn attention(rows: usize, keys: usize) -> PrimGraph {
-    let text = format!(
-        "graph \"attention\" {{
-  input \"q\" t0: f32[2, {rows}, 16]
-  input \"k\" t1: f32[2, 16, {keys}]
-  input \"v\" t2: f32[2, {keys}, 16]
-  t3: f32[2, {rows}, {keys}] = contract t0, t1 labels=\"bmk,bkn->bmn\"
-  t4: f32[2, {rows}] = reduce.max t3 axes=[2]
-  t5: f32[2, {rows}, {keys}] = broadcast t4 dims=[0, 1]
-  t6: f32[2, {rows}, {keys}] = sub t3, t5
-  t7: f32[2, {rows}, {keys}] = exp t6
-  t8: f32[2, {rows}] = reduce.sum t7 axes=[2]
-  t9: f32[2, {rows}, {keys}] = broadcast t8 dims=[0, 1]
-  t10: f32[2, {rows}, {keys}] = div t7, t9
-  t11: f32[2, {rows}, 16] = contract t10, t2 labels=\"bmk,bkn->bmn\"
-  output \"o\" t11
-}}
-"
-    );
-    parse(&text).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
-}
-
-/// The same of so many rows and keys, of which each row sees the keys up to its own and `window` before it: scores are chosen by
+/// Attention of so many rows and keys, of which each row sees the keys up to its own and `window` before it: scores are chosen by
 /// the condition, or (`is_added`) a low number is added to those that are hidden.
 fn window_attention(rows: usize, window: usize, is_added: bool) -> PrimGraph {
     let scores = format!("f32[2, {rows}, {rows}]");

@@ -20,7 +20,7 @@ use crate::op::{BinaryFn, Op, UnaryFn};
 use crate::verify::PROOF_BITS;
 use crate::verify::field::{Stream, scramble};
 use crate::verify::residues::{Residues, Scaling, TestBase};
-use crate::verify::{Certificate, Pair, Rejection, VerifyOptions, isomorph, verify};
+use crate::verify::{Certificate, Checks, Pair, Rejection, VerifyOptions, isomorph, verify};
 
 /// A stable form.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub fn stabilise(
     let mut groups = Vec::new();
     while let Some(place) = unstable(&graph) {
         let group = analyse(&graph, place)?;
-        match isomorph(program, &graph) {
+        match isomorph(program, &graph, Checks::ALL) {
             // Constants are exponentials of zero, which would have to be scaled too.
             _ if !group.sinks.is_empty() => {}
             Some(small) => check_invariance(&small.program, &small.candidate, &group, options.seed)?,
@@ -135,7 +135,7 @@ fn check_invariance(
     seed: u64,
 ) -> Result<(), Unstable> {
     let outside = |problem: String| Unstable::Rejected(Rejection::Outside(problem));
-    let pair = Pair::new(program, graph)?;
+    let pair = Pair::new(program, graph, Checks::ALL)?;
     let mut stream = Stream::new(scramble(seed ^ 0x5ca1e));
     let base = TestBase::new(PROOF_BITS, &mut stream);
     let run = |inputs: &[Residues], scaled| {

@@ -11,6 +11,7 @@
 //! Indices are cut to different extents of two at least, which no other dimension has. So an index that this module took
 //! for another one is an error of shapes, and the programs are not cut.
 
+use super::checks::{Check, Checks};
 use super::shrink::{Classes, resize, with_shape};
 use crate::graph::{Accumulation, BlockGraph, MuGraph, Node, TensorId, TileNode};
 use crate::op::Op;
@@ -44,12 +45,12 @@ pub(crate) struct Isomorph {
 }
 
 /// The pair cut down along all indices that are parallel in both; `None` if there are none to cut.
-pub(crate) fn isomorph(program: &MuGraph, candidate: &MuGraph) -> Option<Isomorph> {
+pub(crate) fn isomorph(program: &MuGraph, candidate: &MuGraph, checks: Checks) -> Option<Isomorph> {
     if program.nodes().any(|(_, node)| matches!(node, Node::Block(_))) {
         return None;
     }
     let own = tensors(program, &mut Classes::of(program))?;
-    let mut walk = Walk::default();
+    let mut walk = Walk::under(checks);
     walk.program(program, &own);
     let inputs: Vec<&Dims> = program.inputs().map(|(id, ..)| &own[id.index()]).collect();
     let theirs = walk.candidate(candidate, &inputs);
@@ -99,8 +100,8 @@ fn tensors(program: &MuGraph, classes: &mut Classes) -> Option<Vec<Dims>> {
 }
 
 /// What is found out about indices on the way through both programs.
-#[derive(Default)]
 struct Walk {
+    checks: Checks,
     /// Indices that are not parallel.
     serial: BTreeSet<Index>,
     /// Indices of which a block of some kernel has several elements, not all.
@@ -112,8 +113,15 @@ struct Walk {
 }
 
 impl Walk {
-    fn refuse(&mut self, dims: impl IntoIterator<Item = Option<Index>>) {
-        self.serial.extend(dims.into_iter().flatten());
+    fn under(checks: Checks) -> Walk {
+        let (serial, tiled, grids, masks) = Default::default();
+        Walk { checks, serial, tiled, grids, masks }
+    }
+
+    fn refuse(&mut self, check: Check, dims: impl IntoIterator<Item = Option<Index>>) {
+        if self.checks.make(check) {
+            self.serial.extend(dims.into_iter().flatten());
+        }
     }
 
     /// Marks what a program of predefined operators does not treat element by element.
@@ -124,8 +132,8 @@ impl Walk {
             let own = &dims[first.index()];
             self.op(op, &operands, own.len());
             match op {
-                Op::Causal { .. } => self.refuse(own.iter().rev().take(2).copied()),
-                Op::Below { dim, .. } => self.refuse([own[*dim]]),
+                Op::Causal { .. } => self.refuse(Check::SerialIndices, own.iter().rev().take(2).copied()),
+                Op::Below { dim, .. } => self.refuse(Check::SerialIndices, [own[*dim]]),
                 _ => continue,
             }
             self.masks.push((op.clone(), own.clone()));
@@ -137,7 +145,7 @@ impl Walk {
         match op {
             Op::Matmul => {
                 let [lhs, rhs] = [args[0], args[1]];
-                self.refuse([lhs[rank - 1], rhs[rank - 2]]);
+                self.refuse(Check::SerialIndices, [lhs[rank - 1], rhs[rank - 2]]);
                 let mut result = self.joined(&[&lhs[..rank - 2], &rhs[..rank - 2]]);
                 result.extend([lhs[rank - 2], rhs[rank - 1]]);
                 result
@@ -148,7 +156,7 @@ impl Walk {
             }
             Op::Broadcast(_) => args[0].clone(),
             Op::RmsNorm { .. } => {
-                self.refuse([args[0][rank - 1]]);
+                self.refuse(Check::SerialIndices, [args[0][rank - 1]]);
                 args[0].clone()
             }
             Op::Transpose(perm) => perm.iter().map(|&dim| args[0][dim]).collect(),
@@ -157,14 +165,14 @@ impl Walk {
             | Op::Repeat { dim, .. }
             | Op::Rotate { dim, .. }
             | Op::Concat { dim } => {
-                self.refuse(args.iter().map(|arg| arg[*dim]));
+                self.refuse(Check::SerialIndices, args.iter().map(|arg| arg[*dim]));
                 let args: Vec<&[Option<Index>]> = args.iter().map(|arg| arg.as_slice()).collect();
                 let mut result = self.joined(&args);
                 result[*dim] = None;
                 result
             }
             Op::Reshape(_) => {
-                self.refuse(args[0].clone());
+                self.refuse(Check::SerialIndices, args[0].clone());
                 vec![None; rank]
             }
             Op::Causal { .. } | Op::Below { .. } => vec![None; rank],
@@ -178,7 +186,9 @@ impl Walk {
             for (dim, &index) in arg.iter().enumerate() {
                 match (result[dim], index) {
                     (None, index) => result[dim] = index,
-                    (Some(known), Some(index)) if known != index => self.refuse([Some(known), Some(index)]),
+                    (Some(known), Some(index)) if known != index => {
+                        self.refuse(Check::OperandIndices, [Some(known), Some(index)])
+                    }
                     _ => {}
                 }
             }
@@ -189,7 +199,7 @@ impl Walk {
     /// Refuses what is in one place of two tensors that are to be the same, and not in the other.
     fn same(&mut self, a: &Dims, b: &Dims) {
         for (a, b) in a.iter().zip(b).filter(|(a, b)| a != b) {
-            self.refuse([*a, *b]);
+            self.refuse(Check::OutputIndices, [*a, *b]);
         }
     }
 
@@ -197,7 +207,7 @@ impl Walk {
     fn once(&mut self, dims: &Dims) {
         for (at, index) in dims.iter().enumerate() {
             if index.is_some() && dims[..at].contains(index) {
-                self.refuse([*index]);
+                self.refuse(Check::IndexTwice, [*index]);
             }
         }
     }
@@ -258,7 +268,7 @@ impl Walk {
             for (cut, dim) in grid.iter().zip(&store.grid) {
                 let Some(dim) = *dim else { continue };
                 if dims[dim] != *cut {
-                    self.refuse([dims[dim], *cut]);
+                    self.refuse(Check::BlockIndices, [dims[dim], *cut]);
                     dims[dim] = None;
                 }
             }
@@ -280,14 +290,14 @@ impl Walk {
         };
         for (tensor, map, along_loop) in loads() {
             let dims = &tensors[tensor.index()];
-            self.refuse(along_loop.map(|dim| dims[dim]));
+            self.refuse(Check::BlockIndices, along_loop.map(|dim| dims[dim]));
             for (axis, dim) in map.iter().enumerate() {
                 let Some(dim) = *dim else { continue };
                 let extent = candidate.shape(tensor)[dim];
                 if !extent.is_multiple_of(block.grid[axis])
                     || grid[axis].is_some_and(|own| Some(own) != dims[dim])
                 {
-                    self.refuse([grid[axis], dims[dim]]);
+                    self.refuse(Check::BlockIndices, [grid[axis], dims[dim]]);
                 }
                 grid[axis] = grid[axis].or(dims[dim]);
                 self.tiled.extend(dims[dim].filter(|_| extent > block.grid[axis]));
@@ -298,12 +308,12 @@ impl Walk {
                 let axis = grid.iter().position(|cut| cut.is_some() && cut == index);
                 // What one load cuts, all do, along the same dimension of the grid.
                 if axis.is_some_and(|axis| map[axis] != Some(dim)) {
-                    self.refuse([*index]);
+                    self.refuse(Check::BlockIndices, [*index]);
                 }
             }
             for (axis, dim) in map.iter().enumerate() {
                 if dim.is_some_and(|dim| tensors[tensor.index()][dim] != grid[axis]) {
-                    self.refuse([grid[axis]]);
+                    self.refuse(Check::BlockIndices, [grid[axis]]);
                 }
             }
         }
@@ -325,7 +335,9 @@ impl Walk {
         let mut extents = BTreeMap::new();
         for (index, full) in full {
             let least = if self.tiled.contains(&index) { LEAST_TILED } else { LEAST };
-            let now = (least..full).find(|extent| !taken.contains(extent)).unwrap_or(full);
+            let is_free =
+                |extent: &usize| !self.checks.make(Check::DistinctExtents) || !taken.contains(extent);
+            let now = (least..full).find(is_free).unwrap_or(full);
             taken.insert(now);
             extents.insert(index, (full, now));
         }
@@ -372,6 +384,11 @@ fn cut_candidate(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn isomorph(program: &MuGraph, candidate: &MuGraph) -> Option<Isomorph> {
+        super::isomorph(program, candidate, Checks::ALL)
+    }
+
     use crate::parse;
 
     const PROGRAM: &str = r#"mugraph "attention" {

@@ -5,6 +5,7 @@
 //! under additions, maxima and exponentials only. Signs over the real numbers are found on the way ([`super::sign`]). A
 //! second pass, from the outputs up, finds which residues are needed.
 
+use super::checks::{Check, Checks};
 use super::sign::{Sign, is_support, root_factor, signed};
 use super::table::Table;
 use crate::graph::{Accumulation, BlockGraph, InputKind, MuGraph, Node, TensorId, TileNode};
@@ -67,6 +68,12 @@ impl Default for LaxFacts {
 /// # Errors
 /// The first value outside, and why.
 pub fn lax(graph: &MuGraph) -> Result<Table<LaxFacts>, String> {
+    lax_under(graph, Checks::ALL)
+}
+
+/// [`lax`] by some of its checks.
+pub(super) fn lax_under(graph: &MuGraph, checks: Checks) -> Result<Table<LaxFacts>, String> {
+    let typing = Typing { checks };
     let mut table = Table::filled(graph, &LaxFacts::default());
     for (first, node) in graph.nodes() {
         match node {
@@ -79,14 +86,15 @@ pub fn lax(graph: &MuGraph) -> Result<Table<LaxFacts>, String> {
             Node::Op { op, args } => {
                 let is_full = args.iter().all(|arg| crate::op::elems(graph.shape(*arg)) > 0);
                 let args: Vec<LaxFacts> = args.iter().map(|arg| table.tensors[arg.index()]).collect();
-                let facts = typed(op, &args, is_full).map_err(|problem| format!("{first}: {problem}"))?;
+                let facts =
+                    typing.typed(op, &args, is_full).map_err(|problem| format!("{first}: {problem}"))?;
                 table.tensors[first.index()] = facts;
             }
-            Node::Block(block) => typed_block(graph, &mut table, first, block)?,
+            Node::Block(block) => typing.typed_block(graph, &mut table, (first, block))?,
         }
     }
     for (name, id) in graph.outputs() {
-        if table.tensors[id.index()].may_be_infinite {
+        if table.tensors[id.index()].may_be_infinite && checks.make(Check::Infinity) {
             return Err(format!("output {name} may be minus infinity"));
         }
         table.tensors[id.index()].needs_p = true;
@@ -95,107 +103,124 @@ pub fn lax(graph: &MuGraph) -> Result<Table<LaxFacts>, String> {
     Ok(table)
 }
 
-fn typed_block(
-    graph: &MuGraph,
-    table: &mut Table<LaxFacts>,
-    first: TensorId,
-    block: &BlockGraph,
-) -> Result<(), String> {
-    // Without remainders no tile is empty.
-    let is_full = crate::tiling::divides_evenly(block, graph.shapes())
-        && block.loaded().all(|tensor| crate::op::elems(graph.shape(tensor)) > 0);
-    let mut tiles: Vec<LaxFacts> = Vec::with_capacity(block.nodes.len());
-    for (position, node) in block.nodes.iter().enumerate() {
-        let facts = match node {
-            TileNode::Load { tensor, .. } => {
-                Ok(LaxFacts { needs_p: false, needs_q: false, ..table.tensors[tensor.index()] })
-            }
-            TileNode::Op { op, args } => {
-                let args: Vec<LaxFacts> = args.iter().map(|arg| tiles[arg.index()]).collect();
-                typed(op, &args, is_full)
-            }
-            TileNode::RunningMax { tile } => Ok(LaxFacts { is_mask: false, ..tiles[tile.index()] }),
-            TileNode::Accumulate { how, tile } => accumulated(*how, tiles[tile.index()], &tiles),
+/// Types values by some of the checks.
+struct Typing {
+    checks: Checks,
+}
+
+impl Typing {
+    fn typed_block(
+        &self,
+        graph: &MuGraph,
+        table: &mut Table<LaxFacts>,
+        (first, block): (TensorId, &BlockGraph),
+    ) -> Result<(), String> {
+        // Without remainders no tile is empty.
+        let is_full = crate::tiling::divides_evenly(block, graph.shapes())
+            && block.loaded().all(|tensor| crate::op::elems(graph.shape(tensor)) > 0);
+        let mut tiles: Vec<LaxFacts> = Vec::with_capacity(block.nodes.len());
+        for (position, node) in block.nodes.iter().enumerate() {
+            let facts = match node {
+                TileNode::Load { tensor, .. } => {
+                    Ok(LaxFacts { needs_p: false, needs_q: false, ..table.tensors[tensor.index()] })
+                }
+                TileNode::Op { op, args } => {
+                    let args: Vec<LaxFacts> = args.iter().map(|arg| tiles[arg.index()]).collect();
+                    self.typed(op, &args, is_full)
+                }
+                TileNode::RunningMax { tile } => Ok(LaxFacts { is_mask: false, ..tiles[tile.index()] }),
+                TileNode::Accumulate { how, tile } => self.accumulated(*how, tiles[tile.index()], &tiles),
+            };
+            tiles.push(facts.map_err(|problem| format!("{first}, s{position}: {problem}"))?);
+        }
+        for (at, store) in block.stores.iter().enumerate() {
+            table.tensors[first.index() + at] = tiles[store.tile.index()];
+        }
+        table.tiles.insert(first, tiles);
+        Ok(())
+    }
+
+    /// The type of a result. `is_full`: no operand is ever without elements.
+    fn typed(&self, op: &Op, args: &[LaxFacts], is_full: bool) -> Result<LaxFacts, String> {
+        let facts = self.fragment(op, args)?;
+        let sign = signed(op, args, facts.may_be_infinite, is_full);
+        let is_positive = |at: usize| args[at].sign == Sign::Positive;
+        let is_sum = |at: usize| args[at].sign >= Sign::NonNegative && args[at].is_support;
+        let (is_defined, of_support) = match op {
+            Op::Binary(BinaryFn::Div) => (is_positive(1), is_sum(1)),
+            Op::Unary(UnaryFn::Sqrt) => (args[0].sign >= Sign::NonNegative, false),
+            Op::RmsNorm { eps } => (*eps > Rational::ZERO, args[0].has_q && *eps >= Rational::ZERO),
+            _ => (true, false),
         };
-        tiles.push(facts.map_err(|problem| format!("{first}, s{position}: {problem}"))?);
+        let (root, is_support) = (root_factor(op, args), is_support(op, args, facts.has_q));
+        let factor = super::sign::factor(op, args, root);
+        let is_identity = matches!(op, Op::Unary(UnaryFn::Relu)) && args[0].sign >= Sign::NonNegative;
+        let divided = if let Op::Binary(BinaryFn::Div) = op { args[1].factor } else { Rational::ONE };
+        Ok(LaxFacts { divided, is_identity, is_defined, of_support, is_support, root, sign, factor, ..facts })
     }
-    for (at, store) in block.stores.iter().enumerate() {
-        table.tensors[first.index() + at] = tiles[store.tile.index()];
+
+    /// What the fragment says of a result.
+    fn fragment(&self, op: &Op, args: &[LaxFacts]) -> Result<LaxFacts, String> {
+        let has_q = args.iter().all(|arg| arg.has_q);
+        let finite = LaxFacts { has_q, ..LaxFacts::default() };
+        let infinite = args.iter().any(|arg| arg.may_be_infinite);
+        let either = LaxFacts { may_be_infinite: infinite, ..finite };
+        let is_refused = self.checks.make(Check::Infinity);
+        let is_mask = args.iter().all(|arg| arg.is_mask);
+        let refuse_infinite = |facts| {
+            if infinite && is_refused { Err("minus infinity has no meaning here".into()) } else { Ok(facts) }
+        };
+        match op {
+            Op::Unary(UnaryFn::Exp) if !has_q => Err("an exponential of an exponential".into()),
+            Op::Unary(UnaryFn::Exp) => Ok(LaxFacts::default()),
+            Op::Unary(UnaryFn::Silu | UnaryFn::Sigmoid | UnaryFn::Tanh | UnaryFn::Gelu) => {
+                if has_q {
+                    refuse_infinite(LaxFacts::default())
+                } else {
+                    Err("an exponential of an exponential".into())
+                }
+            }
+            Op::Unary(UnaryFn::Log) => Err("a logarithm has no residue".into()),
+            Op::Unary(UnaryFn::Guard) => Ok(finite),
+            Op::Scale(c) if *c <= Rational::ZERO => refuse_infinite(finite),
+            Op::Scale(_) | Op::Offset(_) => Ok(either),
+            Op::Binary(BinaryFn::Max) | Op::Reduce { f: ReduceFn::Max, .. } => {
+                Ok(LaxFacts { is_mask: is_mask && !infinite, ..either })
+            }
+            Op::Binary(BinaryFn::Add) => Ok(either),
+            Op::Binary(BinaryFn::Sub) if args[1].may_be_infinite && is_refused => {
+                Err("subtracts minus infinity".into())
+            }
+            Op::Binary(BinaryFn::Sub) => Ok(either),
+            Op::Binary(BinaryFn::Mask) => {
+                Ok(LaxFacts { has_q: args[0].has_q, may_be_infinite: true, ..finite })
+            }
+            Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) => Ok(LaxFacts { is_mask, ..either }),
+            Op::Slice { .. } | Op::Repeat { .. } | Op::Concat { .. } => Ok(LaxFacts { is_mask, ..either }),
+            Op::Causal { .. } | Op::Below { .. } => Ok(LaxFacts { is_mask: true, ..finite }),
+            Op::Unary(UnaryFn::Square | UnaryFn::Sqrt | UnaryFn::Relu | UnaryFn::Erf) => {
+                refuse_infinite(finite)
+            }
+            Op::Matmul | Op::RmsNorm { .. } | Op::Rotate { .. } => refuse_infinite(finite),
+            Op::Binary(BinaryFn::Mul) => refuse_infinite(LaxFacts { is_mask, ..finite }),
+            Op::Binary(BinaryFn::Div) | Op::Reduce { f: ReduceFn::Sum, .. } => refuse_infinite(finite),
+        }
     }
-    table.tiles.insert(first, tiles);
-    Ok(())
-}
 
-/// The type of a result. `is_full`: no operand is ever without elements.
-fn typed(op: &Op, args: &[LaxFacts], is_full: bool) -> Result<LaxFacts, String> {
-    let facts = fragment(op, args)?;
-    let sign = signed(op, args, facts.may_be_infinite, is_full);
-    let is_positive = |at: usize| args[at].sign == Sign::Positive;
-    let is_sum = |at: usize| args[at].sign >= Sign::NonNegative && args[at].is_support;
-    let (is_defined, of_support) = match op {
-        Op::Binary(BinaryFn::Div) => (is_positive(1), is_sum(1)),
-        Op::Unary(UnaryFn::Sqrt) => (args[0].sign >= Sign::NonNegative, false),
-        Op::RmsNorm { eps } => (*eps > Rational::ZERO, args[0].has_q && *eps >= Rational::ZERO),
-        _ => (true, false),
-    };
-    let (root, is_support) = (root_factor(op, args), is_support(op, args, facts.has_q));
-    let factor = super::sign::factor(op, args, root);
-    let is_identity = matches!(op, Op::Unary(UnaryFn::Relu)) && args[0].sign >= Sign::NonNegative;
-    let divided = if let Op::Binary(BinaryFn::Div) = op { args[1].factor } else { Rational::ONE };
-    Ok(LaxFacts { divided, is_identity, is_defined, of_support, is_support, root, sign, factor, ..facts })
-}
-
-/// What the fragment says of a result.
-fn fragment(op: &Op, args: &[LaxFacts]) -> Result<LaxFacts, String> {
-    let has_q = args.iter().all(|arg| arg.has_q);
-    let finite = LaxFacts { has_q, ..LaxFacts::default() };
-    let infinite = args.iter().any(|arg| arg.may_be_infinite);
-    let either = LaxFacts { may_be_infinite: infinite, ..finite };
-    let is_mask = args.iter().all(|arg| arg.is_mask);
-    let refuse_infinite =
-        |facts| if infinite { Err("minus infinity has no meaning here".into()) } else { Ok(facts) };
-    match op {
-        Op::Unary(UnaryFn::Exp) if !has_q => Err("an exponential of an exponential".into()),
-        Op::Unary(UnaryFn::Exp) => Ok(LaxFacts::default()),
-        Op::Unary(UnaryFn::Silu | UnaryFn::Sigmoid | UnaryFn::Tanh | UnaryFn::Gelu) => {
-            if has_q {
-                refuse_infinite(LaxFacts::default())
-            } else {
+    fn accumulated(&self, how: Accumulation, tile: LaxFacts, tiles: &[LaxFacts]) -> Result<LaxFacts, String> {
+        match how {
+            Accumulation::Max => Ok(LaxFacts { is_mask: false, ..tile }),
+            _ if tile.may_be_infinite && self.checks.make(Check::Infinity) => {
+                Err("sums minus infinity".into())
+            }
+            Accumulation::Sum => Ok(LaxFacts { is_mask: false, ..tile }),
+            Accumulation::RescaledSum { max, .. } if !tiles[max.index()].has_q => {
                 Err("an exponential of an exponential".into())
             }
-        }
-        Op::Unary(UnaryFn::Log) => Err("a logarithm has no residue".into()),
-        Op::Unary(UnaryFn::Guard) => Ok(finite),
-        Op::Scale(c) if *c <= Rational::ZERO => refuse_infinite(finite),
-        Op::Scale(_) | Op::Offset(_) => Ok(either),
-        Op::Binary(BinaryFn::Max) | Op::Reduce { f: ReduceFn::Max, .. } => {
-            Ok(LaxFacts { is_mask: is_mask && !infinite, ..either })
-        }
-        Op::Binary(BinaryFn::Add) => Ok(either),
-        Op::Binary(BinaryFn::Sub) if args[1].may_be_infinite => Err("subtracts minus infinity".into()),
-        Op::Binary(BinaryFn::Sub) => Ok(either),
-        Op::Binary(BinaryFn::Mask) => Ok(LaxFacts { has_q: args[0].has_q, may_be_infinite: true, ..finite }),
-        Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_) => Ok(LaxFacts { is_mask, ..either }),
-        Op::Slice { .. } | Op::Repeat { .. } | Op::Concat { .. } => Ok(LaxFacts { is_mask, ..either }),
-        Op::Causal { .. } | Op::Below { .. } => Ok(LaxFacts { is_mask: true, ..finite }),
-        Op::Unary(UnaryFn::Square | UnaryFn::Sqrt | UnaryFn::Relu | UnaryFn::Erf) => refuse_infinite(finite),
-        Op::Matmul | Op::RmsNorm { .. } | Op::Rotate { .. } => refuse_infinite(finite),
-        Op::Binary(BinaryFn::Mul) => refuse_infinite(LaxFacts { is_mask, ..finite }),
-        Op::Binary(BinaryFn::Div) | Op::Reduce { f: ReduceFn::Sum, .. } => refuse_infinite(finite),
-    }
-}
-
-fn accumulated(how: Accumulation, tile: LaxFacts, tiles: &[LaxFacts]) -> Result<LaxFacts, String> {
-    match how {
-        Accumulation::Max => Ok(LaxFacts { is_mask: false, ..tile }),
-        _ if tile.may_be_infinite => Err("sums minus infinity".into()),
-        Accumulation::Sum => Ok(LaxFacts { is_mask: false, ..tile }),
-        Accumulation::RescaledSum { max, .. } if !tiles[max.index()].has_q => {
-            Err("an exponential of an exponential".into())
-        }
-        // A factor may be zero, but then so is the sum that it multiplies; what is added last is not multiplied.
-        Accumulation::RescaledSum { .. } => {
-            Ok(LaxFacts { sign: tile.sign, is_support: tile.is_support, ..LaxFacts::default() })
+            // A factor may be zero, but then so is the sum that it multiplies; what is added last is not multiplied.
+            Accumulation::RescaledSum { .. } => {
+                Ok(LaxFacts { sign: tile.sign, is_support: tile.is_support, ..LaxFacts::default() })
+            }
         }
     }
 }

@@ -12,6 +12,7 @@
 //! What a proof rests on is listed in the certificate as premises, and checked where it can be.
 
 mod certificate;
+mod checks;
 pub mod degree;
 pub mod field;
 mod isomorph;
@@ -23,6 +24,7 @@ mod shrink;
 pub mod sign;
 pub mod table;
 
+pub(crate) use checks::Checks;
 pub(crate) use isomorph::isomorph;
 
 pub use certificate::{Certificate, CertificateError, Test};
@@ -31,12 +33,12 @@ pub use rank::RankCheck;
 pub use shrink::shrink;
 pub(crate) use shrink::{Classes, resize};
 
-use crate::eval::{EvalError, outputs};
-use crate::graph::{MuGraph, Node, TileNode};
-use crate::op::Op;
+use crate::eval::{EvalError, outputs, work};
+use crate::graph::{MuGraph, Node};
+use checks::Check;
 use degree::{Degrees, Powers, degrees, log2_error};
 use field::Stream;
-use lax::{LaxFacts, lax};
+use lax::{LaxFacts, lax_under};
 use residues::{Notes, ResidueDomain, Residues, TestBase};
 use table::Table;
 
@@ -102,12 +104,24 @@ pub fn verify(
     candidate: &MuGraph,
     options: &VerifyOptions,
 ) -> Result<Certificate, Rejection> {
-    let pair = Pair::new(program, candidate)?;
-    if let Some((first, _)) = program.nodes().find(|(_, node)| matches!(node, Node::Block(_))) {
+    verify_under(program, candidate, options, Checks::ALL)
+}
+
+/// [`verify`] by some of its checks.
+fn verify_under(
+    program: &MuGraph,
+    candidate: &MuGraph,
+    options: &VerifyOptions,
+    checks: Checks,
+) -> Result<Certificate, Rejection> {
+    let pair = Pair::new(program, candidate, checks)?;
+    let block = program.nodes().find(|(_, node)| matches!(node, Node::Block(_)));
+    if let Some((first, _)) = block.filter(|_| checks.make(Check::ProgramOfOperators)) {
         return Err(Rejection::Unproved(format!("{first} of the program is defined by a block graph")));
     }
-    let small = isomorph(program, candidate);
-    let small_pair = small.as_ref().and_then(|small| Pair::new(&small.program, &small.candidate).ok());
+    let small = isomorph(program, candidate, checks);
+    let small_pair =
+        small.as_ref().and_then(|small| Pair::new(&small.program, &small.candidate, checks).ok());
     let tested = match (&small_pair, &small) {
         (Some(pair), Some(small)) => Tested { pair, single: &small.single, cut: &small.cut },
         _ => Tested { pair: &pair, single: program, cut: &[] },
@@ -118,7 +132,8 @@ pub fn verify(
         Err(Rejection::Unproved(_)) => tested.prove(options, &seed, true)?,
         other => other?,
     };
-    if !tested.cut.is_empty() && work(program).saturating_add(work(candidate)) <= UNCUT_WORK {
+    let is_compared = !tested.cut.is_empty() && checks.make(Check::Uncut);
+    if is_compared && work(program).saturating_add(work(candidate)) <= UNCUT_WORK {
         pair.compare(options.prime_bits, seed(MOST_TESTS))?;
     }
     Ok(Certificate::new(&pair, options, &proof, tested.cut))
@@ -129,7 +144,7 @@ pub fn verify(
 /// # Errors
 /// As [`verify`].
 pub fn screen(program: &MuGraph, candidate: &MuGraph, prime_bits: u32, seed: u64) -> Result<(), Rejection> {
-    Pair::new(program, candidate)?.compare(prime_bits, seed)
+    Pair::new(program, candidate, Checks::ALL)?.compare(prime_bits, seed)
 }
 
 /// One of the tests that a proof consists of, uncut, with its premises checked. Returns the logarithm to base 2 of the chance
@@ -143,7 +158,7 @@ pub fn single_test(
     prime_bits: u32,
     seed: u64,
 ) -> Result<f64, Rejection> {
-    let pair = Pair::new(program, candidate)?;
+    let pair = Pair::new(program, candidate, Checks::ALL)?;
     let tested = Tested { pair: &pair, single: program, cut: &[] };
     let (_, _, powers) = tested.test(prime_bits, seed, false)?;
     Ok(log2_error(&count(program)?, &count(candidate)?, powers, prime_bits))
@@ -151,40 +166,6 @@ pub fn single_test(
 
 fn count(graph: &MuGraph) -> Result<Degrees, Rejection> {
     degrees(graph).map_err(|e| Rejection::Unproved(e.to_string()))
-}
-
-/// Multiplications of an evaluation, about.
-fn work(graph: &MuGraph) -> u64 {
-    let elems = |shape: &[usize]| crate::op::elems(shape) as u64;
-    let applied = |op: &Op, shapes: &[&[usize]]| -> u64 {
-        let result = op.infer(shapes).map_or(0, |shape| elems(&shape));
-        let operands = shapes.iter().map(|shape| elems(shape)).max().unwrap_or(0);
-        match op {
-            Op::Matmul => result.saturating_mul(shapes[0].last().map_or(1, |&inner| inner as u64)),
-            _ => result.max(operands),
-        }
-    };
-    let node = |node: &Node| match node {
-        Node::Input { .. } => 0,
-        Node::Op { op, args } => applied(op, &args.iter().map(|arg| graph.shape(*arg)).collect::<Vec<_>>()),
-        Node::Block(block) => {
-            let origin = vec![0; block.grid.len()];
-            let Ok(shapes) = crate::tiling::tile_shapes(block, graph.shapes(), (&origin, 0)) else {
-                return u64::MAX;
-            };
-            let tiles = block.nodes.iter().zip(&shapes).map(|(node, shape)| match node {
-                TileNode::Op { op, args } => {
-                    applied(op, &args.iter().map(|arg| shapes[arg.index()].as_slice()).collect::<Vec<_>>())
-                }
-                // Sets of arguments grow along the loop.
-                TileNode::RunningMax { .. } => elems(shape).saturating_mul(64),
-                TileNode::Load { .. } | TileNode::Accumulate { .. } => elems(shape),
-            });
-            let repeats = (block.blocks() as u64).saturating_mul(block.loop_range as u64);
-            tiles.fold(0, u64::saturating_add).saturating_mul(repeats)
-        }
-    };
-    graph.nodes().map(|(_, at)| node(at)).fold(0, u64::saturating_add)
 }
 
 /// What tests passed, and what they come to.
@@ -215,17 +196,23 @@ impl Tested<'_> {
         let degrees = [count(self.pair.program)?, count(self.pair.candidate)?];
         let (first, rank, powers) = self.test(bits, seed(0), splits)?;
         let log2_chance = log2_error(&degrees[0], &degrees[1], powers, bits);
-        let wanted = ((LEAST_BITS + UNION_BITS) / -log2_chance).ceil().max(1.0);
-        if wanted.is_nan() || wanted > MOST_TESTS as f64 {
+        // A chance of 1 is a logarithm of zero, of either sign.
+        let wanted = match log2_chance < 0.0 {
+            true => ((LEAST_BITS + UNION_BITS) / -log2_chance).ceil().max(1.0),
+            false => f64::INFINITY,
+        };
+        let checks = self.pair.checks;
+        if checks.make(Check::Bound) && wanted > MOST_TESTS as f64 {
             let problem = format!(
                 "a test errs with a chance of 2^{log2_chance:.1}, and {MOST_TESTS} are too few for 2^-{LEAST_BITS}"
             );
             return Err(Rejection::Unproved(problem));
         }
         let mut proof = Proof { tests: vec![first], degrees, rank, log2_bound: 0.0 };
-        for number in 1..wanted as usize {
+        for number in 1..wanted.min(MOST_TESTS as f64) as usize {
             let (test, _, more) = self.test(bits, seed(number), splits)?;
-            if more.factors > powers.factors || more.checked > powers.checked {
+            let finds_more = more.factors > powers.factors || more.checked > powers.checked;
+            if finds_more && checks.make(Check::SameExponents) {
                 return Err(Rejection::Unproved("tests find different exponents".into()));
             }
             proof.tests.push(test);
@@ -240,10 +227,12 @@ impl Tested<'_> {
         let pair = self.pair;
         let mut stream = Stream::new(seed);
         let base = TestBase::new(bits, &mut stream);
-        let facts = lax(self.single).map_err(|e| Rejection::Outside(format!("the program, {e},")))?;
+        let facts = lax_under(self.single, pair.checks)
+            .map_err(|e| Rejection::Outside(format!("the program, {e},")))?;
         let rank = rank::check_rank(self.single, &facts, &base, (splits, &mut stream));
         let rank = match rank {
             Ok(rank) => rank,
+            Err(_) if !pair.checks.make(Check::Rank) => RankCheck::default(),
             Err(e) => {
                 // What differs says more than what cannot be proved.
                 pair.compare(bits, seed)?;
@@ -258,14 +247,15 @@ impl Tested<'_> {
         };
         let (inputs, own, resampled) = pair.defined(&base, &mut stream, &noted)?;
         let given = pair.given(&base, &inputs, &noted, &own.notes)?;
-        compare(&own.outputs, &given.outputs)?;
+        pair.compare_outputs(&own.outputs, &given.outputs)?;
         let missing = given.notes.atoms.difference(&own.notes.atoms).count();
-        if missing > 0 {
+        if missing > 0 && pair.checks.make(Check::Exponents) {
             let problem = format!("{missing} exponents of the candidate are not among the program's");
             return Err(Rejection::Unproved(problem));
         }
         pair.check_defined(&base, &inputs, &given.notes)?;
-        if rank.exponentials > 0 && rank.elements[0] < rank.elements[1] {
+        let is_partial = rank.exponentials > 0 && rank.elements[0] < rank.elements[1];
+        if is_partial && pair.checks.make(Check::Reads) {
             pair.check_reads(&base, &mut stream, (&inputs, &given.outputs))?;
         }
         let factors = |notes: &Notes| notes.powers.saturating_mul(notes.denominator);
@@ -285,6 +275,7 @@ pub(crate) struct Pair<'a> {
     pub(crate) candidate: &'a MuGraph,
     facts: [Table<LaxFacts>; 2],
     needs: Vec<(bool, bool)>,
+    checks: Checks,
 }
 
 /// What an evaluation gives.
@@ -297,32 +288,29 @@ struct Evaluated {
 type Noted<'a> = dyn Fn(&mut ResidueDomain<'_>) + 'a;
 
 impl<'a> Pair<'a> {
-    pub(crate) fn new(program: &'a MuGraph, candidate: &'a MuGraph) -> Result<Pair<'a>, Rejection> {
-        let inputs = |graph: &MuGraph| -> Vec<_> {
-            graph.inputs().map(|(id, _, kind)| (graph.shape(id).to_vec(), kind)).collect()
-        };
-        if inputs(program) != inputs(candidate) {
-            return Err(Rejection::Signature("inputs differ in number, shape or kind".into()));
-        }
-        let results = |graph: &MuGraph| -> Vec<_> {
-            graph.outputs().iter().map(|(_, id)| graph.shape(*id).to_vec()).collect()
-        };
-        if results(program) != results(candidate) {
-            return Err(Rejection::Signature("outputs differ in number or shape".into()));
+    pub(crate) fn new(
+        program: &'a MuGraph,
+        candidate: &'a MuGraph,
+        checks: Checks,
+    ) -> Result<Pair<'a>, Rejection> {
+        if checks.make(Check::Signature) {
+            same_signature(program, candidate)?;
         }
         for (name, graph) in [("the program", program), ("the candidate", candidate)] {
-            if let Some(problem) = crate::validate(graph).first() {
+            if let Some(problem) = crate::validate(graph).first().filter(|_| checks.make(Check::Valid)) {
                 return Err(Rejection::Outside(format!("{name}, {problem},")));
             }
         }
-        let typed = |name: &str, graph| lax(graph).map_err(|e| Rejection::Outside(format!("{name}, {e},")));
+        let typed = |name: &str, graph| {
+            lax_under(graph, checks).map_err(|e| Rejection::Outside(format!("{name}, {e},")))
+        };
         let facts = [typed("the program", program)?, typed("the candidate", candidate)?];
         let needs = program.inputs().zip(candidate.inputs()).map(|((a, _, _), (b, _, _))| {
             let (a, b) = (facts[0].tensors[a.index()], facts[1].tensors[b.index()]);
             (a.needs_p || b.needs_p, a.needs_q || b.needs_q)
         });
         let needs = needs.collect();
-        Ok(Pair { program, candidate, facts, needs })
+        Ok(Pair { program, candidate, facts, needs, checks })
     }
 
     /// Random inputs for which the program is defined, what it gives, and how often they were drawn again.
@@ -355,6 +343,7 @@ impl<'a> Pair<'a> {
     ) -> Result<Evaluated, Rejection> {
         let mut domain = base.domain(&self.facts[1]);
         domain.program = Some(program);
+        domain.checks = self.checks;
         noted(&mut domain);
         match outputs(&mut domain, self.candidate, inputs) {
             Ok(outputs) => Ok(Evaluated { outputs, notes: domain.notes }),
@@ -371,7 +360,11 @@ impl<'a> Pair<'a> {
         let base = TestBase::new(bits, &mut stream);
         let (inputs, own, _) = self.defined(&base, &mut stream, &|_| {})?;
         let given = self.given(&base, &inputs, &|_| {}, &own.notes)?;
-        compare(&own.outputs, &given.outputs)
+        self.compare_outputs(&own.outputs, &given.outputs)
+    }
+
+    fn compare_outputs(&self, expected: &[Residues], given: &[Residues]) -> Result<(), Rejection> {
+        if self.checks.make(Check::Outputs) { compare(expected, given) } else { Ok(()) }
     }
 
     /// Checks that the candidate divides by nothing that may be zero where the program is defined, and takes roots of nothing
@@ -447,6 +440,23 @@ impl<'a> Pair<'a> {
     pub(crate) fn candidate_facts(&self) -> &Table<LaxFacts> {
         &self.facts[1]
     }
+}
+
+/// Whether programs take and give the same, by name.
+fn same_signature(program: &MuGraph, candidate: &MuGraph) -> Result<(), Rejection> {
+    let inputs = |graph: &MuGraph| -> Vec<_> {
+        graph.inputs().map(|(id, name, kind)| (name.to_owned(), graph.shape(id).to_vec(), kind)).collect()
+    };
+    if inputs(program) != inputs(candidate) {
+        return Err(Rejection::Signature("inputs differ in number, name, shape or kind".into()));
+    }
+    let results = |graph: &MuGraph| -> Vec<_> {
+        graph.outputs().iter().map(|(name, id)| (name.clone(), graph.shape(*id).to_vec())).collect()
+    };
+    if results(program) != results(candidate) {
+        return Err(Rejection::Signature("outputs differ in number, name or shape".into()));
+    }
+    Ok(())
 }
 
 fn compare(expected: &[Residues], given: &[Residues]) -> Result<(), Rejection> {

@@ -6,6 +6,7 @@
 //! value has a *weight*: the mask's element, as a number. It multiplies the exponential; the masks of inputs are any
 //! numbers, since what is equal as polynomials is equal at zeros and ones.
 
+use super::checks::{Check, Checks};
 use super::field::{Modulus, Powers, Primes, Stream, scramble};
 use super::lax::LaxFacts;
 use super::table::Table;
@@ -92,6 +93,8 @@ pub struct ResidueDomain<'a> {
     pub unit_exponentials: bool,
     /// What is noted.
     pub notes: Notes,
+    /// What is not known to suit is noted for these.
+    pub(super) checks: Checks,
     /// The notes of the program, if this is to be compared with it.
     pub program: Option<&'a Notes>,
     /// What the exponentials of a site are multiplied by: by block and position.
@@ -135,6 +138,7 @@ impl TestBase {
             splits: false,
             unit_exponentials: false,
             notes: Notes { denominator: 1, ..Notes::default() },
+            checks: Checks::ALL,
             program: None,
             scaled: None,
             maxima: [FxHashMap::default(), FxHashMap::default()],
@@ -318,7 +322,7 @@ impl ResidueDomain<'_> {
 
     fn note_radicands(&mut self, site: Site, side: Side, x: &Array<u64>, facts: &LaxFacts) {
         match self.program {
-            _ if !self.notes.defined => {}
+            _ if !self.notes.defined || !self.checks.make(Check::Radicands) => {}
             None => self.notes.radicands.extend(x.data.iter().map(|x| side.tagged(*x))),
             Some(program) => {
                 let is_unknown = |x: &u64| !program.radicands.contains(&side.tagged(*x));
@@ -353,12 +357,14 @@ impl ResidueDomain<'_> {
             }
             Some(program) if self.unit_exponentials => {
                 let is_unknown = |x: &u64| !program.supports.contains(&side.tagged(*x));
-                if !facts.of_support || x.data.iter().any(is_unknown) {
+                let is_foreign = !facts.of_support || x.data.iter().any(is_unknown);
+                if is_foreign && self.checks.make(Check::Supports) {
                     self.notes.foreign.insert(place, false);
                 }
             }
             Some(_) => {
-                if x.data.iter().any(|x| !self.is_nonzero(side.tagged(*x))) {
+                let is_foreign = x.data.iter().any(|x| !self.is_nonzero(side.tagged(*x)));
+                if is_foreign && self.checks.make(Check::Divisors) {
                     self.notes.foreign.insert(place, facts.of_support);
                 }
             }

@@ -4,7 +4,9 @@ use crate::files::TensorFiles;
 use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
-use orchestrion::verification::{self, CheckerAnswer, OutputCheck, ProofCheck, Verified};
+use orchestrion::verification::{
+    self, CheckerAnswer, KernelTest, OutputCheck, PartCheck, ProofCheck, Verified,
+};
 use orchestrion::{Error, Executable, Model, RunOptions, superoptimize};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -72,7 +74,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if arguments.json {
         outln!("{}", serde_json::json!(verification));
     } else {
-        verification.proofs.iter().for_each(print_proof);
+        verification.parts.iter().for_each(|part| print_part(part, &verification.proofs));
+        let bound: Vec<usize> = verification.parts.iter().map(|part| part.proof).collect();
+        let proofs = verification.proofs.iter().enumerate();
+        proofs.filter(|(number, _)| !bound.contains(number)).for_each(|(_, proof)| print_proof(proof));
+        verification.unbound.iter().for_each(|what| outln!("FAIL {what}"));
         verification.outputs.iter().for_each(print_output);
     }
     saved?;
@@ -90,15 +96,48 @@ fn print_output(check: &OutputCheck) {
     );
 }
 
+/// What ties a part of the model to its kernels, link by link.
+fn print_part(check: &PartCheck, proofs: &[ProofCheck]) {
+    let PartCheck { pass, kernels, origins, reason, premises, proof, kernel_test, unstable } = check;
+    let proof = proofs.get(*proof);
+    let is_proved = proof.is_some_and(|proof| proof.pass);
+    let verdict = if *pass && is_proved { "pass" } else { "FAIL" };
+    outln!("{verdict} {}, from {:.400}", kernels.join(", "), origins.join(", "));
+    match reason {
+        Some(reason) => outln!("  not what was compiled: {reason}"),
+        None => outln!("  proof, program, µGraph, kernels and tensors are those that were compiled"),
+    }
+    outln!("  part of the model = program: extracted, if {:.400}", premises.join("; "));
+    match proof {
+        Some(proof) => print_answers("  program = µGraph: ", proof),
+        None => outln!("  program = µGraph: NO PROOF"),
+    }
+    let KernelTest { inputs, max_scaled, tolerance, reason } = kernel_test;
+    match reason {
+        Some(reason) => outln!("  µGraph = kernel: not tested: {reason}"),
+        None => outln!(
+            "  µGraph = kernel: {} on {inputs} random inputs, largest error {max_scaled:.3e} of the largest magnitude \
+             ({tolerance:.1e} allowed)",
+            if kernel_test.pass() { "tested" } else { "DIFFERENT" },
+        ),
+    }
+    unstable.iter().for_each(|reason| outln!("  unstable: {reason}"));
+}
+
 fn print_proof(check: &ProofCheck) {
+    print_answers(if check.pass { "pass proof: " } else { "FAIL proof: " }, check);
+}
+
+/// What the prover and the checker say of a proof.
+fn print_answers(start: &str, check: &ProofCheck) {
     match &check.reason {
-        None => outln!("pass proof: kernels equal but for a chance of 2^{:.0}", check.log2_bound),
-        Some(reason) => outln!("FAIL proof: {reason}"),
+        None => outln!("{start}proved, equal but for a chance of 2^{:.0}", check.log2_bound),
+        Some(reason) => outln!("{start}NOT PROVED: {reason}"),
     }
     let CheckerAnswer { answer, reason, log2_bound, seed } = &check.checker;
     let bound = log2_bound.map_or_else(String::new, |bound| format!(", but for a chance of 2^{bound:.0}"));
     let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
-    outln!("  independent checker: {answer}{bound}{reason} (seed {seed})");
+    outln!("    independent checker: {answer}{bound}{reason} (seed {seed})");
 }
 
 /// Checks a file with a proof, and prints its premises.

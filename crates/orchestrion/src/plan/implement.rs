@@ -2,7 +2,7 @@
 
 use super::block_kernels::SubstituteKernel;
 use super::context::PlanContext;
-use super::implementation::{Chosen, ColumnBody, Implementation, PlannedColumn};
+use super::implementation::{Chosen, ColumnBody, Implementation, PlannedColumn, PlannedPart};
 use super::kernel::{KernelDesign, Measured};
 use super::known::evaluate_known;
 use super::library;
@@ -135,6 +135,11 @@ impl Implementation {
         measured_us: Option<f64>,
     ) {
         let proof = chosen.substitute.as_ref().map(|substitute| self.proof(substitute));
+        if let Some((proof, substitute)) = proof.zip(chosen.substitute.clone()) {
+            let first = self.columns.len();
+            let columns = (first..first + kernels.len()).collect();
+            self.parts.push(PlannedPart { proof, substitute, columns });
+        }
         let mut inner: BTreeMap<usize, TensorId> = BTreeMap::new();
         for bound in kernels {
             let mut tensor = |arg: &ArgTensor| match *arg {

@@ -29,6 +29,18 @@ pub struct Implementation {
     pub known: BTreeMap<TensorId, Tensor>,
     /// Proofs of substitutes.
     pub proofs: Vec<Certificate>,
+    /// Uses of substitutes.
+    pub parts: Vec<PlannedPart>,
+}
+
+/// A use of a substitute.
+pub struct PlannedPart {
+    /// The number of its proof.
+    pub proof: usize,
+    /// The µGraph, and where its inputs and its output are.
+    pub substitute: Substitute,
+    /// The column of each kernel of the µGraph, in its order: indices into [`Implementation::columns`].
+    pub columns: Vec<usize>,
 }
 
 /// One launch of a kernel, or one host routine.

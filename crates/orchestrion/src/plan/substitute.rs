@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub struct Substitute {
     /// Where its inputs and its output are.
     pub views: StoredViews,
+    /// True if the primitives subtract maxima from exponents and the program does not.
+    pub must_be_stable: bool,
     /// The µGraph.
     pub proved: Proved,
 }

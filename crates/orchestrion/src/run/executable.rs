@@ -33,6 +33,8 @@ pub(super) struct Loaded {
     program: Program,
     /// Values of the updatable constants, in the manifest's order. A run has those of its beginning.
     updatable: RwLock<Arc<[Tensor]>>,
+    /// How it runs.
+    options: RunOptions,
 }
 
 /// What runs, without working memory.
@@ -69,7 +71,7 @@ impl Executable {
             Device::Cuda => Program::Cuda(load::on_gpu(manifest, parts, &options)?),
         };
         let updatable = RwLock::new(initial_values(&artifact)?);
-        let loaded = Arc::new(Loaded { artifact, program, updatable });
+        let loaded = Arc::new(Loaded { artifact, program, updatable, options });
         let first = loaded.context()?;
         Ok(Self { loaded, idle: Mutex::new(vec![first]) })
     }
@@ -179,6 +181,11 @@ impl RunContext {
     /// What the plan is and how it was found.
     pub fn manifest(&self) -> &Manifest {
         &self.loaded.artifact.manifest
+    }
+
+    /// What was loaded, and how it runs.
+    pub(crate) fn source(&self) -> (&Artifact, &RunOptions) {
+        (&self.loaded.artifact, &self.loaded.options)
     }
 
     /// Values of the updatable constants, in the order of [`Manifest::updatable`].

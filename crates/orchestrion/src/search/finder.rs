@@ -1,4 +1,5 @@
-//! Searching one program (Mirage, OSDI'25): results are kept in the tuning database, with their proofs.
+//! Searching one program (Mirage, OSDI'25): results are kept in the tuning database, with their proofs, which are made anew when they are
+//! read.
 
 use crate::plan::backend::Planner;
 use crate::plan::block_kernels::lowered_blocks;
@@ -7,7 +8,8 @@ use orch_mugraph::lower::{Stored, gpu};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::limits::InputSet;
 use orch_mugraph::{
-    MuGraph, SuperoptimizeError, SuperoptimizeOptions, Superoptimized, VerifyOptions, print, superoptimize,
+    MuGraph, Proved, SuperoptimizeError, SuperoptimizeOptions, Superoptimized, VerifyOptions, print,
+    superoptimize,
 };
 use orch_tune::{Database, Key};
 use std::sync::atomic::Ordering;
@@ -89,7 +91,7 @@ impl<'a> Finder<'a> {
             must_be_stable: query.must_be_stable,
         };
         let key = self.key(query, &options);
-        if let Some(found) = self.cached(&key, query.program) {
+        if let Some(found) = self.cached(&key, query) {
             return Ok(Searched { found, is_cached: true });
         }
         let goes_on = || !self.options.cancel.load(Ordering::Relaxed);
@@ -102,13 +104,13 @@ impl<'a> Finder<'a> {
         Ok(Searched { found, is_cached: false })
     }
 
-    /// The result in the database, if it is of this program. Its proofs are checked by `verify`, not here.
-    fn cached(&self, key: &Key, program: &MuGraph) -> Option<Superoptimized> {
+    /// The result in the database, if all of it is proved anew.
+    fn cached(&self, key: &Key, query: &SearchQuery<'_>) -> Option<Superoptimized> {
         let found: Superoptimized = self.database.as_ref()?.get(key)?;
-        let known = print(program);
-        let is_whole =
-            found.proved.iter().all(|proved| proved.certificate.program == known && proved.graph().is_ok());
-        is_whole.then_some(found)
+        let SearchQuery { program, must_be_stable, .. } = *query;
+        let holds = |proved: &Proved| proved.check(program, must_be_stable).is_ok();
+        let all = parallel::map(&found.proved, self.options, holds).ok()?;
+        all.into_iter().all(|holds| holds).then_some(found)
     }
 
     /// What a µGraph costs once it is lowered; `None` if it is not.

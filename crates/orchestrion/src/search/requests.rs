@@ -48,9 +48,7 @@ pub fn search_requests(ctx: PlanContext<'_>, kernels: &[KernelCost<'_>]) -> Vec<
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
     let consumers = ctx.graph.consumers();
     for region in regions_of_products(ctx.graph) {
-        // Premises depend on the inputs' values, which are not known here.
-        let is_searched = region.premises.is_empty() && !is_wide(&region, ctx);
-        let Some(views) = stored_views(&region, ctx).filter(|_| is_searched) else { continue };
+        let Some(views) = stored_views(&region, ctx).filter(|_| is_searched(&region, ctx)) else { continue };
         let Some(candidate) = candidate(&region, &views, &consumers, ctx) else { continue };
         let own = |kernel: &&KernelCost<'_>| {
             kernel.units.iter().filter(|unit| candidate.nodes.contains(unit)).count()
@@ -88,7 +86,7 @@ pub fn search_requests(ctx: PlanContext<'_>, kernels: &[KernelCost<'_>]) -> Vec<
 
 /// The regions of a graph, also those of the products that were merged to one: a merged product, of which they take slices, stands between
 /// the products of a gated MLP and what reads them.
-fn regions_of_products(graph: &PrimGraph) -> Vec<Region> {
+pub fn regions_of_products(graph: &PrimGraph) -> Vec<Region> {
     let mut found = regions(graph, &RegionLimits::default());
     let Some(unmerged) = orch_rewrite::unmerge_products(graph) else { return found };
     let tensor = |new: TensorId| unmerged.tensors[new.index()];
@@ -108,6 +106,11 @@ fn regions_of_products(graph: &PrimGraph) -> Vec<Region> {
     found
 }
 
+/// True if a region may be searched: premises depend on the inputs' values, which are not known here.
+pub fn is_searched(region: &Region, ctx: PlanContext<'_>) -> bool {
+    region.premises.is_empty() && !is_wide(region, ctx)
+}
+
 /// True if a region reads or computes values beyond the range of f16, to which µGraphs round all operands of products.
 fn is_wide(region: &Region, PlanContext { graph, storage, .. }: PlanContext<'_>) -> bool {
     let read = region.inputs.iter().map(|view| view.tensor);
@@ -116,7 +119,7 @@ fn is_wide(region: &Region, PlanContext { graph, storage, .. }: PlanContext<'_>)
 }
 
 /// The units of a region; `None` if it cuts through some, or reads what is not stored. Masks that are bands are not read.
-fn candidate(
+pub fn candidate(
     region: &Region,
     views: &StoredViews,
     consumers: &[Vec<NodeId>],

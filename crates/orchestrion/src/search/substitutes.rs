@@ -95,9 +95,11 @@ fn substitute_candidates(
             Err(SuperoptimizeError::Interrupted) => return Err(Error::Interrupted),
             Err(SuperoptimizeError::Outside(_)) => continue,
         };
+        let must_be_stable = request.must_be_stable;
         for (candidate, views) in request.uses {
             found.extend(proved.iter().map(|proved| {
-                (candidate.clone(), Substitute { views: views.clone(), proved: proved.clone() })
+                let (views, proved) = (views.clone(), proved.clone());
+                (candidate.clone(), Substitute { views, must_be_stable, proved })
             }));
         }
     }

@@ -1,6 +1,6 @@
 //! A plan in words: what runs, what each kernel fuses, and what it costs.
 
-use crate::manifest::{ActionInfo, CallInfo, CtaInfo, Device, KernelInfo, Manifest, Resources};
+use crate::manifest::{ActionInfo, CallInfo, CtaInfo, Device, KernelInfo, Manifest, ProvedPart, Resources};
 use crate::{Error, RunContext, Tensor};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -143,7 +143,15 @@ fn write_plan(manifest: &Manifest, measured: &[Measured], text: &mut String) -> 
         }
         if let Some(proof) = step.proof.and_then(|proof| manifest.proofs.get(proof)) {
             let chance = proof.log2_bound;
-            writeln!(text, "   found by the superoptimizer, equal but for a chance of 2^{chance:.0}:")?;
+            writeln!(
+                text,
+                "   found by the superoptimizer: program extracted from the model, µGraph proved to equal it but for a chance of \
+                 2^{chance:.0}, kernel tested by `orchestrion verify`"
+            )?;
+            let is_own = |part: &&ProvedPart| part.kernels.iter().any(|kernel| kernel.step == number);
+            if let Some(reason) = manifest.parts.iter().find(is_own).and_then(|part| part.unstable.as_ref()) {
+                writeln!(text, "   unstable: {reason}")?;
+            }
         }
         for line in &step.computes {
             writeln!(text, "   {line}")?;

@@ -1,20 +1,53 @@
-//! A compiled model against the reference interpreter, output by output, and its proofs.
+//! A compiled model against the reference interpreter, output by output, and what ties the parts that were proved to it, link by
+//! link: [`binding`] compares hashes and names, [`kernel_test`] runs kernels alone.
 
+mod binding;
+mod kernel_test;
+
+pub use kernel_test::KernelTest;
+
+use crate::manifest::{ActionInfo, Manifest, ProvedPart, StepInfo};
 use crate::run::compare::{Difference, ROUNDING_FACTOR, compare, says_little};
 use crate::tools::superoptimize::Certificate;
 use crate::{Error, Model, Precision, RunContext, Tensor};
 use orch_check::Verdict;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What was checked, and how it ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verification {
-    /// True if all outputs and proofs passed.
+    /// True if all outputs, proofs and parts passed.
     pub pass: bool,
     /// Per output of the model, in its order.
     pub outputs: Vec<OutputCheck>,
     /// Per proof that the artifact carries.
     pub proofs: Vec<ProofCheck>,
+    /// Per part of the model that kernels with a proof compute.
+    pub parts: Vec<PartCheck>,
+    /// The kernel that states a proof and is bound to none, if there is one.
+    pub unbound: Option<String>,
+}
+
+/// What ties a part of a model to the kernels that compute it, link by link.
+#[derive(Clone, Debug, Serialize)]
+pub struct PartCheck {
+    /// Whether it is bound, and no link is broken.
+    pub pass: bool,
+    /// Names of the steps that run its kernels.
+    pub kernels: Vec<String>,
+    /// The operators of the model that they come from.
+    pub origins: Vec<String>,
+    /// Why it is not what was compiled: proof, program, µGraph, kernels, inputs and outputs are bound to each other by hash and by name.
+    pub reason: Option<String>,
+    /// The first link, part of the model = program, is by construction. What must hold for it.
+    pub premises: Vec<String>,
+    /// The second, program = µGraph: an index into [`Verification::proofs`].
+    pub proof: usize,
+    /// The third, µGraph = kernels.
+    pub kernel_test: KernelTest,
+    /// Why exponentials may overflow where the model's result is finite.
+    pub unstable: Option<String>,
 }
 
 /// One output beside its reference in f64.
@@ -109,8 +142,59 @@ pub fn verify(
         });
     }
     let proofs: Vec<ProofCheck> = manifest.proofs.iter().map(check_proof).collect();
-    let pass = checks.iter().all(|check| check.pass) && proofs.iter().all(|proof| proof.pass);
-    Ok(Verified { verification: Verification { pass, outputs: checks, proofs }, expected })
+    let parts = check_parts(context);
+    let unbound = binding::all_are_bound(manifest).err();
+    let pass = checks.iter().all(|check| check.pass)
+        && proofs.iter().all(|proof| proof.pass)
+        && parts.iter().all(|part| part.pass)
+        && unbound.is_none();
+    Ok(Verified { verification: Verification { pass, outputs: checks, proofs, parts, unbound }, expected })
+}
+
+/// Checks what parts are bound to, and tests each distinct set of kernels once.
+fn check_parts(context: &RunContext) -> Vec<PartCheck> {
+    let (artifact, options) = context.source();
+    let manifest = &artifact.manifest;
+    let mut tests: BTreeMap<Vec<usize>, KernelTest> = BTreeMap::new();
+    let mut check = |part: &ProvedPart| {
+        let bound = binding::bound(part, manifest);
+        let kernel_test = match &bound {
+            Ok(bound) => {
+                let number = |step: &StepInfo| match step.action {
+                    ActionInfo::Kernel(number) => Some(number),
+                    ActionInfo::Copy | ActionInfo::Host { .. } => None,
+                };
+                let kernels = bound.kernels.iter().filter_map(|(step, _)| number(step)).collect();
+                let test = || kernel_test::test_kernels(artifact, part, bound, options);
+                tests.entry(kernels).or_insert_with(test).clone()
+            }
+            Err(_) => KernelTest::none("it is not what was compiled"),
+        };
+        let reason = bound.err();
+        PartCheck {
+            pass: reason.is_none() && kernel_test.pass(),
+            kernels: binding::kernel_names(part, manifest),
+            origins: origins(part, manifest),
+            reason,
+            premises: part.premises.clone(),
+            proof: part.proof,
+            kernel_test,
+            unstable: part.unstable.clone(),
+        }
+    };
+    manifest.parts.iter().map(&mut check).collect()
+}
+
+/// The operators of the model that a part comes from.
+fn origins(part: &ProvedPart, manifest: &Manifest) -> Vec<String> {
+    let steps = part.kernels.iter().filter_map(|kernel| manifest.steps.get(kernel.step));
+    let mut origins: Vec<String> = Vec::new();
+    for origin in steps.flat_map(|step| &step.origins) {
+        if !origins.contains(origin) {
+            origins.push(origin.clone());
+        }
+    }
+    origins
 }
 
 /// Proves anew what a certificate states, and asks the independent checker, which must not refute it.
