@@ -65,7 +65,6 @@ mod eval;
 mod exponents;
 mod field;
 mod independent;
-mod op;
 mod program;
 mod real;
 mod residue;

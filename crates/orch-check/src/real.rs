@@ -1,44 +1,28 @@
 //! Two further kinds of values: signs, and floating-point numbers.
 
-use crate::eval::{Domain, Places, Stop};
+use crate::eval::Domain;
 use crate::field::Key;
-use crate::op::{Op, Ratio};
+use crate::program::Scalar;
 
 /// Which signs a value may have; a set of bits.
 pub type Sign = u8;
-const NEGATIVE: Sign = 1;
-const ZERO: Sign = 2;
+/// Less than zero.
+pub const NEGATIVE: Sign = 1;
+/// Zero.
+pub const ZERO: Sign = 2;
 const POSITIVE: Sign = 4;
-const INFINITE: Sign = 8; // Minus infinity.
+/// Minus infinity.
+pub const INFINITE: Sign = 8;
 const FINITE: Sign = 7;
+const RISING: [Sign; 4] = [INFINITE, NEGATIVE, ZERO, POSITIVE];
 
-/// Computes which signs values may have, for all inputs, and at which places divisors are never zero.
-pub struct Signs {
-    /// By place: the signs of any of its values.
-    pub at: Vec<Sign>,
-}
+/// Computes which signs values may have, for all inputs.
+pub struct Signs;
 
-impl Signs {
-    /// A program with so many places.
-    pub fn new(places: usize) -> Signs {
-        Signs { at: vec![0; places] }
-    }
-
-    /// True if no value of a place is zero.
-    pub fn is_nonzero(&self, place: usize) -> bool {
-        self.at[place] & (ZERO | INFINITE) == 0
-    }
-
-    /// True if no value of a place is negative.
-    pub fn is_nonnegative(&self, place: usize) -> bool {
-        self.at[place] & (NEGATIVE | INFINITE) == 0
-    }
-}
-
-/// Applies a function of single signs to sets of them.
+/// Applies a function of single signs to sets of them; what may be minus infinity is left out.
 fn combined(a: Sign, b: Sign, f: impl Fn(Sign, Sign) -> Sign) -> Sign {
-    let bits = |set: Sign| [NEGATIVE, ZERO, POSITIVE].into_iter().filter(move |bit| set & bit != 0);
-    bits(a).flat_map(|a| bits(b).map(move |b| (a, b))).fold(0, |set, (a, b)| set | f(a, b))
+    let bits = |set: Sign| RISING[1..].iter().filter(move |&bit| set & bit != 0);
+    bits(a).flat_map(|a| bits(b).map(move |b| (a, b))).fold(0, |set, (&a, &b)| set | f(a, b))
 }
 
 fn product(a: Sign, b: Sign) -> Sign {
@@ -49,75 +33,71 @@ fn product(a: Sign, b: Sign) -> Sign {
     }
 }
 
-impl Places for Signs {
-    type Value = Sign;
-
-    fn finish(&mut self, place: usize, values: &[Sign]) {
-        self.at[place] = values.iter().fold(self.at[place], |all, x| all | x);
-    }
-
-    fn stopped(&mut self) -> Option<Stop> {
-        None
+fn sum(a: Sign, b: Sign) -> Sign {
+    match (a, b) {
+        (ZERO, sign) | (sign, ZERO) => sign,
+        (a, b) if a == b => a,
+        _ => FINITE,
     }
 }
 
+fn of(num: i64) -> Sign {
+    match num.signum() {
+        -1 => NEGATIVE,
+        0 => ZERO,
+        _ => POSITIVE,
+    }
+}
+
+/// The largest of numbers with these signs.
+fn largest(args: &[Sign]) -> Sign {
+    let order = |sign: Sign| RISING.iter().position(|&other| sign == other).unwrap_or(0);
+    // The least that one of them is for certain.
+    let least = |&set: &Sign| RISING.iter().position(|sign| set & sign != 0).unwrap_or(0);
+    let least = args.iter().map(least).max().unwrap_or(0);
+    let all = args.iter().fold(RISING[least], |all, set| all | set);
+    RISING.into_iter().filter(|&sign| order(sign) >= least).fold(0, |set, sign| set | all & sign)
+}
+
 impl Domain for Signs {
-    fn input(&mut self, _place: usize, is_mask: bool, _at: usize) -> Sign {
+    type Value = Sign;
+    const IS_UNIFORM: bool = true;
+
+    fn input(&mut self, _tensor: usize, is_mask: bool, _at: usize) -> Sign {
         if is_mask { ZERO | POSITIVE } else { FINITE }
     }
 
-    fn constant(&mut self, ratio: Ratio) -> Sign {
-        match ratio.num {
-            0 => ZERO,
-            num if num < 0 => NEGATIVE,
-            _ => POSITIVE,
-        }
+    fn either(&mut self, a: Sign, b: Sign) -> Sign {
+        a | b
     }
 
-    fn unary(&mut self, op: &Op, x: Sign) -> Sign {
-        let finite = x & FINITE;
-        match op {
-            Op::Exp => (if finite != 0 { POSITIVE } else { 0 }) | (if x & INFINITE != 0 { ZERO } else { 0 }),
-            Op::Guard => finite | (if x & INFINITE != 0 { ZERO } else { 0 }),
-            Op::Square => combined(finite, finite, |a, _| product(a, a)),
-            // Where it is not defined the program is not.
-            Op::Sqrt => finite & (ZERO | POSITIVE),
-            Op::Log => FINITE,
-            _ => finite,
-        }
-    }
-
-    fn binary(&mut self, op: &Op, a: Sign, b: Sign) -> Sign {
-        let sum = |a: Sign, b: Sign| match (a, b) {
-            (ZERO, sign) | (sign, ZERO) => sign,
-            (a, b) if a == b => a,
-            _ => FINITE,
+    fn apply(&mut self, scalar: &Scalar, args: &[Sign]) -> Sign {
+        let added = |args: &[Sign]| {
+            let any = args.iter().fold(0, |any, x| any | x);
+            args.iter().fold(ZERO, |all, &x| combined(all, x, sum)) | any & INFINITE
         };
-        match op {
-            Op::Add => combined(a, b, sum) | (a | b) & INFINITE,
-            Op::Sub => combined(a, combined(b, NEGATIVE, product), sum) | a & INFINITE,
-            Op::Mul => combined(a, b, product),
-            Op::Scale(_) => combined(a, b, product) | if b == POSITIVE { a & INFINITE } else { 0 },
-            _ => {
-                let masked = if b & ZERO != 0 { INFINITE } else { 0 };
-                if b & (NEGATIVE | POSITIVE) != 0 { a | masked } else { masked }
+        let where_infinite = |x: Sign, sign: Sign| if x & INFINITE != 0 { sign } else { 0 };
+        match (scalar, args) {
+            (Scalar::Constant(ratio), _) => of(ratio.num),
+            (Scalar::Sum, _) => added(args),
+            (Scalar::Mul, &[a, b]) => combined(a, b, product),
+            (Scalar::Largest, _) => largest(args),
+            (Scalar::Mask, &[x, mask]) => {
+                (if mask & (NEGATIVE | POSITIVE) != 0 { x } else { 0 })
+                    | if mask & ZERO != 0 { INFINITE } else { 0 }
             }
+            (Scalar::Exp, &[x]) => (if x & FINITE != 0 { POSITIVE } else { 0 }) | where_infinite(x, ZERO),
+            (Scalar::Guard, &[x]) => x & FINITE | where_infinite(x, ZERO),
+            (Scalar::Square, &[x]) => combined(x, x, |a, _| product(a, a)),
+            // Where it is not defined the program is not.
+            (Scalar::Sqrt, &[x]) => x & (ZERO | POSITIVE),
+            (Scalar::Log, _) => FINITE,
+            (Scalar::Relu, &[x]) => largest(&[x, ZERO]),
+            (Scalar::Offset(ratio), &[x]) => added(&[x, of(ratio.num)]),
+            (Scalar::Scale(ratio), &[x]) => combined(x, of(ratio.num), product) | x & INFINITE,
+            // Signs of an error function, an inverse and a positive multiple are those of the number.
+            (_, args) => args.first().map_or(FINITE, |x| x & FINITE),
         }
-    }
-
-    fn largest(&mut self, items: &[Sign]) -> Sign {
-        // The least sign that one of them has for certain.
-        let least = items.iter().map(|x| match x {
-            x if x & INFINITE != 0 => INFINITE,
-            x => 1 << x.trailing_zeros().min(2),
-        });
-        let order = |sign: Sign| [INFINITE, NEGATIVE, ZERO, POSITIVE].iter().position(|&other| other == sign);
-        let least = least.max_by_key(|&sign| order(sign)).unwrap_or(INFINITE);
-        let all = items.iter().fold(least, |all, x| all | x);
-        [INFINITE, NEGATIVE, ZERO, POSITIVE]
-            .into_iter()
-            .filter(|&sign| order(sign) >= order(least))
-            .fold(0, |set, sign| set | all & sign)
     }
 }
 
@@ -125,55 +105,44 @@ impl Domain for Signs {
 pub struct Floats<'a> {
     /// The key of inputs.
     pub key: Key,
-    /// At the place of an input its number.
+    /// At an input its number.
     pub inputs: &'a [u64],
-}
-
-impl Places for Floats<'_> {
-    type Value = f64;
-
-    fn stopped(&mut self) -> Option<Stop> {
-        None
-    }
+    /// The logarithm to base 2 of how many neighbours of a mask are one number.
+    pub run: u32,
 }
 
 impl Domain for Floats<'_> {
-    fn input(&mut self, place: usize, is_mask: bool, at: usize) -> f64 {
-        let number = self.inputs[place];
-        let bits = self.key.pair(at as u64, number).0;
-        if is_mask { (bits >> 63) as f64 } else { (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0 }
-    }
+    type Value = f64;
 
-    fn constant(&mut self, ratio: Ratio) -> f64 {
-        ratio.num as f64 / ratio.den as f64
-    }
-
-    fn unary(&mut self, op: &Op, x: f64) -> f64 {
-        match op {
-            Op::Exp => x.exp(),
-            Op::Square => x * x,
-            Op::Sqrt => x.sqrt(),
-            Op::Log => x.ln(),
-            Op::Erf => erf(x),
-            Op::Reciprocal => 1.0 / x,
-            Op::Guard if x == f64::NEG_INFINITY => 0.0,
-            Op::GeluFactor => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * x,
-            _ => x,
+    fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> f64 {
+        let bits = |at: usize| self.key.pair(at as u64, self.inputs[tensor]).0;
+        if is_mask {
+            (bits(at >> self.run) >> 63) as f64
+        } else {
+            (bits(at) >> 11) as f64 / (1u64 << 52) as f64 - 1.0
         }
     }
 
-    fn binary(&mut self, op: &Op, a: f64, b: f64) -> f64 {
-        match op {
-            Op::Add => a + b,
-            Op::Sub => a - b,
-            Op::Mul | Op::Scale(_) => a * b,
-            _ if b == 0.0 => f64::NEG_INFINITY,
-            _ => a,
+    fn apply(&mut self, scalar: &Scalar, args: &[f64]) -> f64 {
+        match (scalar, args) {
+            (Scalar::Constant(ratio), _) => ratio.num as f64 / ratio.den as f64,
+            (Scalar::Sum, _) => args.iter().sum(),
+            (Scalar::Mul, &[a, b]) => a * b,
+            (Scalar::Largest, _) => args.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            (Scalar::Mask, &[_, 0.0]) => f64::NEG_INFINITY,
+            (Scalar::Exp, &[x]) => x.exp(),
+            (Scalar::Square, &[x]) => x * x,
+            (Scalar::Sqrt, &[x]) => x.sqrt(),
+            (Scalar::Log, &[x]) => x.ln(),
+            (Scalar::Erf, &[x]) => erf(x),
+            (Scalar::Relu, &[x]) => x.max(0.0),
+            (Scalar::Reciprocal, &[x]) => 1.0 / x,
+            (Scalar::Guard, &[f64::NEG_INFINITY]) => 0.0,
+            (Scalar::GeluFactor, &[x]) => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * x,
+            (Scalar::Scale(ratio), &[x]) => x * (ratio.num as f64 / ratio.den as f64),
+            (Scalar::Offset(ratio), &[x]) => x + ratio.num as f64 / ratio.den as f64,
+            (_, args) => args.first().copied().unwrap_or(0.0),
         }
-    }
-
-    fn largest(&mut self, items: &[f64]) -> f64 {
-        items.iter().copied().fold(f64::NEG_INFINITY, f64::max)
     }
 }
 
@@ -192,6 +161,7 @@ fn erf(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::Ratio;
 
     #[test]
     fn the_error_function_is_right() {
@@ -204,17 +174,27 @@ mod tests {
 
     #[test]
     fn signs_are_sets_of_what_may_be() {
-        let mut signs = Signs::new(0);
-        assert_eq!(signs.unary(&Op::Square, FINITE), ZERO | POSITIVE);
-        assert_eq!(signs.binary(&Op::Add, ZERO | POSITIVE, POSITIVE), POSITIVE);
-        assert_eq!(signs.binary(&Op::Add, NEGATIVE, POSITIVE), FINITE);
-        assert_eq!(signs.binary(&Op::Sub, POSITIVE, NEGATIVE), POSITIVE);
-        assert_eq!(signs.binary(&Op::Mul, NEGATIVE, NEGATIVE | ZERO), POSITIVE | ZERO);
-        let masked = signs.binary(&Op::Mask, POSITIVE, ZERO | POSITIVE);
-        assert_eq!((masked, signs.unary(&Op::Exp, masked)), (POSITIVE | INFINITE, POSITIVE | ZERO));
-        assert_eq!(signs.largest(&[FINITE, ZERO]), ZERO | POSITIVE);
-        assert_eq!(signs.largest(&[masked, masked]), POSITIVE | INFINITE);
-        assert_eq!(signs.largest(&[masked, NEGATIVE]), POSITIVE | NEGATIVE);
-        assert_eq!(signs.largest(&[]), INFINITE);
+        let apply = |scalar: Scalar, args: &[Sign]| Signs.apply(&scalar, args);
+        let constant = |num: i64| apply(Scalar::Constant(Ratio { num, den: 3 }), &[]);
+        assert_eq!([-5, 0, 7].map(constant), [NEGATIVE, ZERO, POSITIVE]);
+        assert_eq!(apply(Scalar::Square, &[FINITE]), ZERO | POSITIVE);
+        assert_eq!(apply(Scalar::Sum, &[ZERO | POSITIVE, POSITIVE]), POSITIVE);
+        assert_eq!(apply(Scalar::Sum, &[NEGATIVE, POSITIVE]), FINITE);
+        assert_eq!(apply(Scalar::Sum, &[NEGATIVE, NEGATIVE, ZERO]), NEGATIVE);
+        assert_eq!(apply(Scalar::Offset(Ratio { num: 1, den: 1 }), &[POSITIVE | ZERO]), POSITIVE);
+        assert_eq!(apply(Scalar::Scale(Ratio { num: -2, den: 1 }), &[POSITIVE | ZERO]), NEGATIVE | ZERO);
+        assert_eq!(apply(Scalar::Mul, &[NEGATIVE, NEGATIVE | ZERO]), POSITIVE | ZERO);
+        assert_eq!(apply(Scalar::Sqrt, &[FINITE]), POSITIVE | ZERO);
+        assert_eq!([Scalar::Log, Scalar::Erf].map(|scalar| apply(scalar, &[POSITIVE])), [FINITE, POSITIVE]);
+        let masked = apply(Scalar::Mask, &[POSITIVE, ZERO | POSITIVE]);
+        assert_eq!((masked, apply(Scalar::Exp, &[masked])), (POSITIVE | INFINITE, POSITIVE | ZERO));
+        assert_eq!(apply(Scalar::Sum, &[masked, POSITIVE]), POSITIVE | INFINITE);
+        assert_eq!(apply(Scalar::Guard, &[masked]), POSITIVE | ZERO);
+        assert_eq!(apply(Scalar::Mask, &[POSITIVE, POSITIVE]), POSITIVE);
+        assert_eq!(apply(Scalar::Relu, &[FINITE]), ZERO | POSITIVE);
+        assert_eq!(largest(&[FINITE, ZERO]), ZERO | POSITIVE);
+        assert_eq!(largest(&[masked, masked]), POSITIVE | INFINITE);
+        assert_eq!(largest(&[masked, NEGATIVE]), POSITIVE | NEGATIVE);
+        assert_eq!(largest(&[]), INFINITE);
     }
 }
