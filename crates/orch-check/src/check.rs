@@ -1,13 +1,13 @@
 //! The decision for a pair of programs.
 
 use crate::alike::{Class, Walk};
-use crate::degree::{Degrees, Fraction, Polynomial};
+use crate::degree::{Polynomial, fractions};
 use crate::eval::{Domain, Stop, View, cost, each_index, evaluate, index_of};
-use crate::exponents::{Atoms, Condition, WAYS, common, conditions, hashed, masked_sums, masks, needs};
+use crate::exponents::{Atoms, Condition, Facts, WAYS, common, conditions, facts, hashed, needs};
 use crate::field::Key;
 use crate::independent::{Sites, Values};
 use crate::program::{Op, Program, Scalar, lens};
-use crate::real::{Floats, INFINITE, NEGATIVE, Sign, Signs, ZERO};
+use crate::real::Floats;
 use crate::residue::{Residue, Residues, Round, canonical};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -107,8 +107,7 @@ struct Pair<'a> {
     outputs: Vec<(String, [usize; 2])>,
     /// Of each program, what must be defined; of the candidate what signs alone do not show.
     conditions: [BTreeSet<(Condition, usize)>; 2],
-    /// Of each program, the sums of masked exponentials.
-    masked_sums: [Vec<bool>; 2],
+    facts: [Vec<Facts>; 2],
     /// Of each program, by way.
     atoms: [Vec<Option<Atoms>>; 2],
 }
@@ -236,10 +235,10 @@ impl<'a> Pair<'a> {
             program.inputs().for_each(|(at, name, ..)| numbers[at] = number(name));
             numbers
         });
-        let masks = [masks(&small[0])?, masks(&small[1])?];
+        let facts = [facts(&small[0])?, facts(&small[1])?];
         Ok(Pair {
-            conditions: [conditions(&small[0]), unsure(&small[1])?],
-            masked_sums: [0, 1].map(|at| masked_sums(&small[at], &masks[at])),
+            conditions: [conditions(&small[0]), unsure(&small[1], &facts[1])],
+            facts,
             atoms: [0, 1].map(|at| (0..WAYS).map(|way| Atoms::new(&small[at], way)).collect()),
             whole,
             small,
@@ -393,7 +392,7 @@ impl<'a> Pair<'a> {
             let known: HashSet<u64> = known.into_iter().map(|(_, x)| x).collect();
             seen.conditions = [seen.conditions[0].max(known.len()), seen.conditions[1].max(given.len())];
             for (tensor, _) in given.into_iter().filter(|(_, x)| !known.contains(x)) {
-                if kind != Condition::Divisor || !self.masked_sums[1][tensor] {
+                if kind != Condition::Divisor || !self.facts[1][tensor].is_masked_sum {
                     return Err(Stop::Unsupported(format!(
                         "{kind:?} {tensor} of the candidate is not shown to be defined where the program is"
                     )));
@@ -409,7 +408,7 @@ impl<'a> Pair<'a> {
         weights.base = round.p.one;
         let divisors = self.conditions[0]
             .iter()
-            .filter(|(kind, tensor)| *kind == Condition::Divisor && self.masked_sums[0][*tensor]);
+            .filter(|(kind, tensor)| *kind == Condition::Divisor && self.facts[0][*tensor].is_masked_sum);
         let asked = [divisors.map(|(_, tensor)| *tensor).collect(), left];
         let [known, given] = both(|at| {
             let none = BTreeSet::new();
@@ -444,7 +443,7 @@ impl<'a> Pair<'a> {
         let denominator = common(a.denominator, b.denominator)? as f64;
         let sizes =
             [a, b].map(|atoms| atoms.sizes.iter().map(|size| size * denominator).collect::<Vec<f64>>());
-        let degrees = [self.degrees(0, &sizes[0])?, self.degrees(1, &sizes[1])?];
+        let degrees = [0, 1].map(|at| fractions(&self.small[at], &sizes[at]));
         let mut difference = Polynomial::default();
         for (_, ids) in &self.outputs {
             difference = difference.max(degrees[0][ids[0]].difference(degrees[1][ids[1]]));
@@ -486,13 +485,6 @@ impl<'a> Pair<'a> {
         ];
         let sum: f64 = all.iter().map(|log2| log2.exp2()).sum();
         Some((sum.log2(), own))
-    }
-
-    /// Bounds for all tensors of a program.
-    fn degrees(&self, at: usize, exponentials: &[f64]) -> Option<Vec<Fraction>> {
-        let mut domain = Degrees { exponentials, tensor: 0 };
-        let tensors = evaluate(&mut domain, &self.small[at], &vec![true; self.small[at].nodes.len()]).ok()?;
-        tensors.into_iter().map(|view| Some(view?.any(&mut domain))).collect()
     }
 
     /// Compares the programs as they are, where that is cheap: a guard against a mistake in what is cut.
@@ -609,21 +601,14 @@ fn undefined(stop: Stop) -> Stop {
 
 /// What must be among the program's divisors, radicands or arguments of logarithms, so that the candidate is defined
 /// wherever the program is: what signs alone do not show.
-fn unsure(program: &Program) -> Result<BTreeSet<(Condition, usize)>, String> {
-    let signs = evaluate(&mut Signs, program, &vec![true; program.nodes.len()])
-        .map_err(|stop| format!("{stop:?}"))?;
-    let may_be = |tensor: usize, signs_of: Sign| {
-        signs[tensor].as_ref().is_none_or(|view| view.any(&mut Signs) & signs_of != 0)
-    };
-    let is_unsure = |&(condition, tensor): &(Condition, usize)| match condition {
+fn unsure(program: &Program, facts: &[Facts]) -> BTreeSet<(Condition, usize)> {
+    let is_sure = |&(condition, tensor): &(Condition, usize)| match condition {
         // Factors are conditions of their own.
-        Condition::Divisor => {
-            may_be(tensor, ZERO | INFINITE) && program.nodes[tensor].op != Op::Each(Scalar::Mul)
-        }
-        Condition::Radicand => may_be(tensor, NEGATIVE | INFINITE),
-        Condition::Logarithm => may_be(tensor, NEGATIVE | ZERO | INFINITE),
+        Condition::Divisor => facts[tensor].is_positive || program.nodes[tensor].op == Op::Each(Scalar::Mul),
+        Condition::Radicand => facts[tensor].is_nonnegative && facts[tensor].is_finite,
+        Condition::Logarithm => facts[tensor].is_positive,
     };
-    Ok(conditions(program).into_iter().filter(is_unsure).collect())
+    conditions(program).into_iter().filter(|condition| !is_sure(condition)).collect()
 }
 
 /// A function of both programs, at once.

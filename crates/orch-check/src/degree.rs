@@ -1,8 +1,7 @@
 //! Bounds for the polynomials that programs are made of: every value is a ratio of two polynomials in numbers (inputs and
 //! symbols) and exponentials of atoms.
 
-use crate::eval::{Domain, Stop};
-use crate::program::{Ratio, Scalar};
+use crate::program::{Op, Program, Ratio, Scalar};
 
 /// Of a polynomial with integer coefficients.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -36,6 +35,10 @@ fn zip(a: Polynomial, b: Polynomial, f: impl Fn(f64, f64) -> f64) -> Polynomial 
 }
 
 impl Polynomial {
+    const fn of(numbers: f64, height: f64) -> Polynomial {
+        Polynomial { numbers, exponentials: 0.0, height }
+    }
+
     /// The product.
     pub fn times(self, other: Polynomial) -> Polynomial {
         zip(self, other, |a, b| a + b)
@@ -46,6 +49,10 @@ impl Polynomial {
         zip(self, other, f64::max)
     }
 
+    fn power(self, count: f64) -> Polynomial {
+        zip(self, self, |a, _| a * count)
+    }
+
     /// Both degrees together.
     pub fn degree(self) -> f64 {
         self.numbers + self.exponentials
@@ -53,6 +60,39 @@ impl Polynomial {
 }
 
 impl Fraction {
+    const NUMBER: Fraction =
+        Fraction { numerator: Polynomial::of(1.0, 0.0), denominator: Polynomial::of(0.0, 0.0), weight: 0.0 };
+
+    fn constant(ratio: Ratio) -> Fraction {
+        let height = |x: u64| Polynomial::of(0.0, (x.max(1) as f64).log2());
+        Fraction {
+            numerator: height(ratio.num.unsigned_abs()),
+            denominator: height(ratio.den.unsigned_abs()),
+            weight: 0.0,
+        }
+    }
+
+    fn times(self, other: Fraction) -> Fraction {
+        let denominator = self.denominator.times(other.denominator);
+        Fraction {
+            numerator: self.numerator.times(other.numerator),
+            denominator,
+            weight: self.weight + other.weight,
+        }
+    }
+
+    fn plus(self, other: Fraction) -> Fraction {
+        let bare = |fraction: Fraction| Fraction { weight: 0.0, ..fraction };
+        Fraction { numerator: bare(self).difference(bare(other)), ..self.times(other) }
+    }
+
+    /// The sum of so many like it, each with a denominator of its own.
+    fn sum(self, count: f64) -> Fraction {
+        let mut numerator = self.numerator.times(self.denominator.power(count - 1.0));
+        numerator.height += count.log2();
+        Fraction { numerator, denominator: self.denominator.power(count), weight: self.weight * count }
+    }
+
     /// What bounds both.
     pub fn max(self, other: Fraction) -> Fraction {
         Fraction {
@@ -71,71 +111,42 @@ impl Fraction {
     }
 }
 
-/// Computes bounds.
-pub struct Degrees<'a> {
-    /// By tensor, the degrees of exponentials.
-    pub exponentials: &'a [f64],
-    /// The tensor that is computed.
-    pub tensor: usize,
+/// Bounds for all tensors of a program; `exponentials` has the degrees of those by tensor.
+pub fn fractions(program: &Program, exponentials: &[f64]) -> Vec<Fraction> {
+    let mut all: Vec<Fraction> = Vec::new();
+    for (at, node) in program.nodes.iter().enumerate() {
+        let args: Vec<Fraction> = node.args.iter().map(|&arg| all[arg]).collect();
+        let extent = |dim: usize| program.nodes[node.args[0]].shape[dim].len as f64;
+        all.push(match &node.op {
+            Op::Input { .. } => Fraction::NUMBER,
+            Op::Causal { .. } | Op::Below { .. } => Fraction::default(),
+            Op::Each(scalar) => applied(scalar, &args, exponentials[at]),
+            Op::Reduce(Scalar::Sum, dim) => args[0].sum(extent(*dim)),
+            Op::Reduce(_, _) => args[0].max(Fraction::NUMBER),
+            Op::Matmul => args[0].times(args[1]).sum(extent(node.shape.len() - 1)),
+            _ => args.iter().fold(args[0], |all, &arg| all.max(arg)),
+        });
+    }
+    all
 }
 
-impl Domain for Degrees<'_> {
-    type Value = Fraction;
-    const IS_UNIFORM: bool = true;
-
-    fn enter(&mut self, tensor: usize) -> Result<(), Stop> {
-        self.tensor = tensor;
-        Ok(())
-    }
-
-    fn input(&mut self, _tensor: usize, _is_mask: bool, _at: usize) -> Fraction {
-        Fraction { numerator: Polynomial { numbers: 1.0, ..Polynomial::default() }, ..Fraction::default() }
-    }
-
-    fn either(&mut self, a: Fraction, b: Fraction) -> Fraction {
-        a.max(b)
-    }
-
-    fn apply(&mut self, scalar: &Scalar, args: &[Fraction]) -> Fraction {
-        let number = self.input(0, false, 0);
-        let times = |a: Fraction, b: Fraction| Fraction {
-            numerator: a.numerator.times(b.numerator),
-            denominator: a.denominator.times(b.denominator),
-            weight: a.weight + b.weight,
-        };
-        let constant = |ratio: Ratio| {
-            let height = |x: u64| Polynomial { height: (x.max(1) as f64).log2(), ..Polynomial::default() };
-            let (numerator, denominator) =
-                (height(ratio.num.unsigned_abs()), height(ratio.den.unsigned_abs()));
-            Fraction { numerator, denominator, weight: 0.0 }
-        };
-        match (scalar, args) {
-            (Scalar::Constant(ratio), _) => constant(*ratio),
-            (Scalar::Sum, &[a, b]) => {
-                let Polynomial { numbers, exponentials, height } =
-                    Fraction { weight: 0.0, ..a }.difference(Fraction { weight: 0.0, ..b });
-                Fraction { numerator: Polynomial { numbers, exponentials, height }, ..times(a, b) }
-            }
-            (Scalar::Offset(ratio), &[x]) => self.apply(&Scalar::Sum, &[x, constant(*ratio)]),
-            (Scalar::Scale(ratio), &[x]) => times(x, constant(*ratio)),
-            (Scalar::Mul, &[a, b]) => times(a, b),
-            (Scalar::Square, &[x]) => times(x, x),
-            (Scalar::GeluFactor, &[x]) => times(x, number),
-            (Scalar::Reciprocal, &[x]) => {
-                Fraction { numerator: x.denominator, denominator: x.numerator, ..x }
-            }
-            (Scalar::Mask, &[x, mask]) => Fraction { weight: x.weight + mask.numerator.degree(), ..x },
-            (Scalar::Exp, &[x]) => {
-                let power = |numbers: f64| Polynomial {
-                    numbers,
-                    exponentials: self.exponentials[self.tensor],
-                    height: 0.0,
-                };
-                Fraction { numerator: power(x.weight), denominator: power(0.0), weight: 0.0 }
-            }
-            (Scalar::Sqrt | Scalar::Log | Scalar::Erf, _) => number,
-            (Scalar::Largest | Scalar::Relu, _) => args.iter().fold(number, |all, &arg| all.max(arg)),
-            (_, args) => args.first().copied().unwrap_or_default(),
+fn applied(scalar: &Scalar, args: &[Fraction], exponential: f64) -> Fraction {
+    match (scalar, args) {
+        (Scalar::Constant(ratio), _) => Fraction::constant(*ratio),
+        (Scalar::Sum, &[a, b]) => a.plus(b),
+        (Scalar::Offset(ratio), &[x]) => x.plus(Fraction::constant(*ratio)),
+        (Scalar::Scale(ratio), &[x]) => x.times(Fraction::constant(*ratio)),
+        (Scalar::Mul, &[a, b]) => a.times(b),
+        (Scalar::Square, &[x]) => x.times(x),
+        (Scalar::GeluFactor, &[x]) => x.times(Fraction::NUMBER),
+        (Scalar::Reciprocal, &[x]) => Fraction { numerator: x.denominator, denominator: x.numerator, ..x },
+        (Scalar::Mask, &[x, mask]) => Fraction { weight: x.weight + mask.numerator.degree(), ..x },
+        (Scalar::Exp, &[x]) => {
+            let power = |numbers: f64| Polynomial { numbers, exponentials: exponential, height: 0.0 };
+            Fraction { numerator: power(x.weight), denominator: power(0.0), weight: 0.0 }
         }
+        (Scalar::Sqrt | Scalar::Log | Scalar::Erf, _) => Fraction::NUMBER,
+        (Scalar::Largest | Scalar::Relu, _) => args.iter().fold(Fraction::NUMBER, |all, &arg| all.max(arg)),
+        (_, args) => args.first().copied().unwrap_or_default(),
     }
 }

@@ -16,8 +16,6 @@ pub enum Stop {
 pub trait Domain {
     /// An element.
     type Value: Copy;
-    /// A value stands for all elements of a tensor.
-    const IS_UNIFORM: bool = false;
     /// What follows is of this tensor. Says why what came before has no value, if it has none.
     fn enter(&mut self, _tensor: usize) -> Result<(), Stop> {
         Ok(())
@@ -26,10 +24,6 @@ pub trait Domain {
     fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> Self::Value;
     /// A function of numbers.
     fn apply(&mut self, scalar: &Scalar, args: &[Self::Value]) -> Self::Value;
-    /// What stands for both.
-    fn either(&mut self, a: Self::Value, _b: Self::Value) -> Self::Value {
-        a
-    }
 }
 
 /// A tensor: elements, where the first one is, and the distance between neighbours along each dimension.
@@ -61,15 +55,10 @@ impl<V: Copy> View<V> {
         }
     }
 
-    /// The one that stands for all.
-    pub fn any<D: Domain<Value = V>>(&self, domain: &mut D) -> V {
-        self.get(domain, &[])
-    }
-
     /// All elements that are present, of those that are repeated one.
     pub fn values<D: Domain<Value = V>>(&self, domain: &mut D, shape: &[Extent]) -> Vec<V> {
         let mut values = Vec::new();
-        each_index(&varying::<D>(shape, &[self]), |index| {
+        each_index(&varying(shape, &[self]), |index| {
             if is_present(shape, index) {
                 values.push(self.get(domain, index));
             }
@@ -103,20 +92,10 @@ pub fn each_index(lens: &[usize], mut visit: impl FnMut(&[usize])) {
 }
 
 /// The extents along which a result has different elements: where an operand has, or any may be absent.
-fn varying<D: Domain>(shape: &[Extent], args: &[&View<D::Value>]) -> Vec<usize> {
-    let is_ragged = shape.iter().any(|extent| extent.ragged.is_some()) && !D::IS_UNIFORM;
+fn varying<V>(shape: &[Extent], args: &[&View<V>]) -> Vec<usize> {
+    let is_ragged = shape.iter().any(|extent| extent.ragged.is_some());
     let varies = |dim: usize| is_ragged || args.iter().any(|arg| arg.steps[dim] > 0);
     (0..shape.len()).map(|dim| if varies(dim) { shape[dim].len } else { 1 }).collect()
-}
-
-/// A function of as many equal values.
-fn repeated<D: Domain>(domain: &mut D, scalar: &Scalar, x: D::Value, count: usize) -> D::Value {
-    if count < 2 {
-        return x;
-    }
-    let half = repeated(domain, scalar, x, count / 2);
-    let both = domain.apply(scalar, &[half, half]);
-    if count.is_multiple_of(2) { both } else { domain.apply(scalar, &[both, x]) }
 }
 
 /// A tensor of what a function gives for each index.
@@ -166,8 +145,7 @@ fn value<D: Domain>(
 ) -> Result<View<D::Value>, Stop> {
     let shape = &node.shape;
     let [zero, one] = [0, 1].map(|num| domain.apply(&Scalar::Constant(Ratio { num, den: 1 }), &[]));
-    // The extents of what is kept of a tensor without equal elements.
-    let own = if D::IS_UNIFORM { vec![1; shape.len()] } else { lens(shape) };
+    let own = lens(shape);
     // Elements of operands at other places: `place` gives the index there, and the operand.
     let moved = |domain: &mut D, place: &dyn Fn(&[usize], &mut Vec<usize>) -> usize| {
         let stored = if args.iter().all(|arg| arg.steps.iter().all(|&step| step == 0)) && args.len() == 1 {
@@ -197,26 +175,6 @@ fn value<D: Domain>(
                 built(shape, &own, zero, |index| input.get(domain, index))
             }
         }
-        Op::Causal { .. } | Op::Below { .. } | Op::Concat(_) if D::IS_UNIFORM => {
-            let values: Vec<D::Value> = args.iter().map(|arg| arg.get(domain, &own)).collect();
-            let all = values
-                .into_iter()
-                .reduce(|a, b| domain.either(a, b))
-                .unwrap_or_else(|| domain.either(zero, one));
-            built(shape, &own, zero, |_| all)
-        }
-        Op::Matmul if D::IS_UNIFORM => {
-            let product = [args[0].get(domain, &own), args[1].get(domain, &own)];
-            let product = domain.apply(&Scalar::Mul, &product);
-            let all =
-                repeated(domain, &Scalar::Sum, product, shapes[0].last().map_or(1, |extent| extent.len));
-            built(shape, &own, zero, |_| all)
-        }
-        Op::Reduce(scalar, dim) if D::IS_UNIFORM => {
-            let x = args[0].get(domain, &own);
-            let all = repeated(domain, scalar, x, shapes[0][*dim].len);
-            built(shape, &own, zero, |_| all)
-        }
         Op::Causal { offset, .. } => built(shape, &own, zero, |index| {
             let [.., row, column] = *index else { return zero };
             if column as i128 <= row as i128 + i128::from(*offset) { one } else { zero }
@@ -226,7 +184,7 @@ fn value<D: Domain>(
         }
         Op::Each(scalar) => {
             let mut items = Vec::new();
-            built(shape, &varying::<D>(shape, args), zero, |index| {
+            built(shape, &varying(shape, args), zero, |index| {
                 items.clear();
                 items.extend(args.iter().map(|arg| arg.get(domain, index)));
                 domain.apply(scalar, &items)
@@ -234,7 +192,7 @@ fn value<D: Domain>(
         }
         Op::Reduce(scalar, dim) => {
             let (mut items, mut from) = (Vec::new(), Vec::new());
-            let mut stored = varying::<D>(shapes[0], args);
+            let mut stored = varying(shapes[0], args);
             stored[*dim] = 1;
             built(shape, &stored, zero, |index| {
                 (items.clear(), from.clear());

@@ -130,46 +130,87 @@ pub fn conditions(program: &Program) -> BTreeSet<(Condition, usize)> {
     found
 }
 
-/// Which tensors are zeros and ones by how they are made.
-///
-/// # Errors
-/// If something is masked by a tensor that is not.
-pub fn masks(program: &Program) -> Result<Vec<bool>, String> {
-    let mut masks: Vec<bool> = Vec::new();
-    for node in &program.nodes {
-        let all = node.args.iter().all(|&arg| masks[arg]);
-        masks.push(match &node.op {
-            Op::Each(Scalar::Mask) if !masks[node.args[1]] => {
-                return Err("something is masked by what is no mask".into());
-            }
-            Op::Input { is_mask, .. } => *is_mask,
-            Op::Each(Scalar::Mul | Scalar::Largest) | Op::Reduce(Scalar::Largest, _) => all,
-            Op::Each(_) | Op::Reduce(..) | Op::Matmul => false,
-            _ => all,
-        });
-    }
-    Ok(masks)
+/// What all elements of a tensor are, for all inputs, by how they are made.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Facts {
+    /// Zeros and ones.
+    is_mask: bool,
+    /// Never minus infinity.
+    pub is_finite: bool,
+    /// Numbers, or minus infinity, that are not negative.
+    pub is_nonnegative: bool,
+    /// Positive.
+    pub is_positive: bool,
+    /// Sums of products of masks and exponentials, with positive factors: zero where all of their terms are masked.
+    pub is_masked_sum: bool,
 }
 
-/// Which tensors are sums of products of masks and exponentials, with positive factors: zero where all of their terms are masked.
-pub fn masked_sums(program: &Program, masks: &[bool]) -> Vec<bool> {
-    let mut sums: Vec<bool> = Vec::new();
-    for (node, is_mask) in program.nodes.iter().zip(masks) {
-        sums.push(
-            *is_mask
-                || match &node.op {
-                    Op::Input { .. } => false,
-                    Op::Each(Scalar::Exp) => true,
-                    Op::Each(Scalar::Scale(ratio)) if ratio.num <= 0 => false,
-                    Op::Each(Scalar::Scale(_) | Scalar::Sum | Scalar::Mul) | Op::Reduce(Scalar::Sum, _) => {
-                        node.args.iter().all(|&arg| sums[arg])
-                    }
-                    Op::Each(_) | Op::Reduce(..) => false,
-                    _ => node.args.iter().all(|&arg| sums[arg]),
-                },
-        );
+/// The facts of every tensor.
+///
+/// # Errors
+/// If something is masked by a tensor that is no mask.
+pub fn facts(program: &Program) -> Result<Vec<Facts>, String> {
+    let mut known: Vec<Facts> = Vec::new();
+    for node in &program.nodes {
+        let args: Vec<Facts> = node.args.iter().map(|&arg| known[arg]).collect();
+        let all = |fact: fn(&Facts) -> bool| args.iter().all(fact);
+        let any = |fact: fn(&Facts) -> bool| args.iter().any(fact);
+        // Of uneven parts some may have no elements, whose sum is zero.
+        let reduced = match &node.op {
+            Op::Reduce(_, dim) => program.nodes[node.args[0]].shape.get(*dim),
+            Op::Matmul => program.nodes[node.args[0]].shape.last(),
+            _ => None,
+        };
+        let is_some = reduced.is_none_or(|extent| extent.ragged.is_none());
+        // What holds for a result if it holds for all operands: of moved elements, products, positive multiples and sums.
+        let same = Facts {
+            is_mask: all(|x| x.is_mask),
+            is_finite: all(|x| x.is_finite),
+            is_nonnegative: all(|x| x.is_nonnegative),
+            is_positive: all(|x| x.is_positive),
+            is_masked_sum: all(|x| x.is_masked_sum),
+        };
+        let number = Facts { is_finite: true, ..Facts::default() };
+        let nonnegative = Facts { is_nonnegative: true, ..number };
+        let mask = Facts { is_mask: true, is_masked_sum: true, ..nonnegative };
+        let is_positive = same.is_nonnegative && any(|x| x.is_positive) && same.is_finite && is_some;
+        known.push(match &node.op {
+            Op::Input { is_mask: true, .. } | Op::Causal { .. } | Op::Below { .. } => mask,
+            Op::Input { .. } => number,
+            Op::Each(Scalar::Exp) => {
+                Facts { is_positive: same.is_finite, is_masked_sum: true, ..nonnegative }
+            }
+            Op::Each(Scalar::Square | Scalar::Sqrt | Scalar::Relu) => nonnegative,
+            Op::Each(Scalar::Sum) | Op::Reduce(Scalar::Sum, _) => {
+                Facts { is_mask: false, is_positive, ..same }
+            }
+            Op::Each(Scalar::Mul) => same,
+            Op::Matmul => Facts { is_mask: false, is_positive: same.is_positive && is_some, ..same },
+            Op::Each(Scalar::Largest) | Op::Reduce(_, _) => Facts {
+                is_finite: any(|x| x.is_finite) && is_some,
+                is_nonnegative: any(|x| x.is_nonnegative && x.is_finite) && is_some,
+                is_positive: any(|x| x.is_positive) && is_some,
+                is_masked_sum: same.is_mask,
+                ..same
+            },
+            Op::Each(Scalar::Scale(ratio)) if ratio.num > 0 => Facts { is_mask: false, ..same },
+            Op::Each(Scalar::Offset(ratio)) if ratio.num >= 0 && same.is_nonnegative => {
+                let is_positive = same.is_finite && (ratio.num > 0 || same.is_positive);
+                Facts { is_finite: same.is_finite, is_positive, ..nonnegative }
+            }
+            Op::Each(Scalar::Reciprocal) => {
+                Facts { is_nonnegative: same.is_nonnegative, is_positive: same.is_nonnegative, ..number }
+            }
+            Op::Each(Scalar::Guard) => Facts { is_finite: true, is_positive: false, ..same },
+            Op::Each(Scalar::Mask) if !args[1].is_mask => {
+                return Err("something is masked by what is no mask".into());
+            }
+            Op::Each(Scalar::Mask) => Facts { is_nonnegative: args[0].is_nonnegative, ..Facts::default() },
+            Op::Each(_) => Facts { is_finite: same.is_finite, ..Facts::default() },
+            _ => same,
+        });
     }
-    sums
+    Ok(known)
 }
 
 /// The arguments of hashes: of roots and the like, of maxima, and exponentials that are part of exponents.

@@ -1,8 +1,6 @@
 //! Reads the text form of programs. Composite functions and kernels are written by fewer operators:
 //!
-//! - `sigmoid x` is `1 / (1 + e^-x)`, `silu x` is `x sigmoid(x)`, `tanh x` is `2 sigmoid(2 x) - 1`, `gelu x` is
-//!   `x sigmoid(c (x + 0.044715 x³))` with `c = 2 sqrt(2 / pi)`, `rms_norm x` is `x / sqrt(mean x² + eps)`, `a - b` is `a + -1 b`,
-//!   `a / b` is `a (1 / b)`; `rotate` and reductions that keep more than one element are slices of their operand.
+//! - [`COMPOSITES`] says what functions are; `rotate`, and reductions that keep more than one element, are slices of their operand.
 //! - In a kernel all blocks and iterations are computed at once. What an iteration takes from the one before, a running maximum and
 //!   a rescaled sum, is written out.
 
@@ -16,6 +14,35 @@ const MAX_BLOCKS: usize = 1 << 20;
 /// The longest loop.
 const MAX_ITERATIONS: usize = 1 << 16;
 
+/// Functions of numbers by their names.
+const SCALARS: [(&str, Scalar); 13] = [
+    ("exp", Scalar::Exp),
+    ("square", Scalar::Square),
+    ("sqrt", Scalar::Sqrt),
+    ("log", Scalar::Log),
+    ("erf", Scalar::Erf),
+    ("relu", Scalar::Relu),
+    ("guard", Scalar::Guard),
+    ("reciprocal", Scalar::Reciprocal),
+    ("gelu_factor", Scalar::GeluFactor),
+    ("add", Scalar::Sum),
+    ("mul", Scalar::Mul),
+    ("max", Scalar::Largest),
+    ("mask", Scalar::Mask),
+];
+
+/// Name, number of operands, and what it is: operators with the numbers of operands, of which the first are those of the function
+/// and each further one is the result of the next operator. `$` is the parameter.
+const COMPOSITES: [(&str, usize, &str); 7] = [
+    ("sub", 2, "scale(-1) 1; add 0 2"),
+    ("div", 2, "reciprocal 1; mul 0 2"),
+    ("sigmoid", 1, "scale(-1) 0; exp 1; offset(1) 2; reciprocal 3"),
+    ("silu", 1, "sigmoid 0; mul 0 1"),
+    ("tanh", 1, "scale(2) 0; sigmoid 1; scale(2) 2; offset(-1) 3"),
+    ("gelu", 1, "square 0; mul 0 1; scale(44715/1000000) 2; add 0 3; gelu_factor 4; sigmoid 5; mul 0 6"),
+    ("rms_norm", 1, "square 0; mean 1; offset($) 2; sqrt 3; div 0 4"),
+];
+
 /// The programs of a text, one after the other.
 ///
 /// # Errors
@@ -24,157 +51,100 @@ pub fn parse(text: &str) -> Result<Vec<Program>, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("a text of {} bytes; at most {MAX_BYTES} are read", text.len()));
     }
-    let mut reader = Reader { lines: text.lines().collect(), line: 0, words: Vec::new() };
+    let lines = text.lines().map(words).enumerate().filter(|(_, words)| *words != Ok(Vec::new()));
+    let mut reader = Reader { lines: lines.collect(), next: 0 };
     let mut programs = Vec::new();
-    while reader.lines[reader.line..].iter().any(|line| !code(line).is_empty()) {
+    while reader.next < reader.lines.len() {
         let program = reader.program();
-        programs.push(program.map_err(|problem| format!("line {}: {problem}", reader.line))?);
+        programs.push(
+            program.map_err(|problem| {
+                format!("line {}: {problem}", reader.lines[reader.next.clamp(1, reader.lines.len()) - 1].0 + 1)
+            })?,
+        );
     }
     Ok(programs)
 }
 
-/// A line without its comment.
-fn code(line: &str) -> &str {
-    line.split('#').next().unwrap_or("").trim()
+/// The words of a line up to a comment. What stands in quotes, or in brackets after a word, is part of a word.
+fn words(line: &str) -> Result<Vec<&str>, String> {
+    let (mut rest, mut words) = (line.split('#').next().unwrap_or("").trim(), Vec::new());
+    while !rest.is_empty() {
+        let end = rest.find([' ', ',', '"', '[', '(']).unwrap_or(rest.len());
+        let (first, inner) = rest.split_at((end + 1).min(rest.len()));
+        let closing = match first.chars().last() {
+            Some('"') => inner.find('"').map(|at| at + 2),
+            Some('[') => inner.find(']').map(|at| at + 2),
+            Some('(') => inner.find(')').map(|at| at + 2),
+            _ => (end > 0).then_some(0),
+        };
+        let end = end + closing.ok_or("something is not closed, or missing")?;
+        words.push(&rest[..end]);
+        let next = rest[end..].trim_start();
+        rest = next.strip_prefix(',').unwrap_or(next).trim_start();
+    }
+    Ok(words)
 }
 
 struct Reader<'a> {
-    lines: Vec<&'a str>,
-    /// The number of the line that is read.
-    line: usize,
-    /// What is left of it, last word first.
-    words: Vec<&'a str>,
+    /// The lines that are not empty, with their numbers.
+    lines: Vec<(usize, Result<Vec<&'a str>, String>)>,
+    next: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// Goes to the next line that is not empty.
-    fn advance(&mut self) -> Result<(), String> {
-        self.words.clear();
-        while self.words.is_empty() {
-            let mut rest = code(self.lines.get(self.line).ok_or("the text ends before }")?);
-            self.line += 1;
-            while let Some(first) = rest.chars().next() {
-                let is_mark = |c: char| "()[]{},=\"".contains(c);
-                let end = match first {
-                    '"' => 2 + rest[1..].find('"').ok_or("a name without an end")?,
-                    _ if is_mark(first) => 1,
-                    _ => rest.find(|c: char| c.is_whitespace() || is_mark(c)).unwrap_or(rest.len()),
-                };
-                self.words.push(&rest[..end]);
-                rest = rest[end..].trim_start();
-            }
-        }
-        self.words.reverse();
-        Ok(())
-    }
-
-    fn is_next(&self, word: &str) -> bool {
-        self.words.last() == Some(&word)
-    }
-
-    fn word(&mut self) -> Result<&'a str, String> {
-        self.words.pop().ok_or_else(|| "the line ends too early".into())
-    }
-
-    fn expect(&mut self, words: &[&str]) -> Result<(), String> {
-        words.iter().try_for_each(|word| {
-            let found = self.word()?;
-            if found == *word { Ok(()) } else { Err(format!("expected {word}, not {found}")) }
-        })
-    }
-
-    fn end(&self) -> Result<(), String> {
-        self.words.last().map_or(Ok(()), |word| Err(format!("{word} after the end of a statement")))
-    }
-
-    /// A name in quotes, without escapes.
-    fn quoted(&mut self) -> Result<String, String> {
-        let word = self.word()?;
-        let inner = word.strip_prefix('"').and_then(|word| word.strip_suffix('"'));
-        inner
-            .filter(|inner| format!("{inner:?}") == word)
-            .map(str::to_owned)
-            .ok_or_else(|| "expected a name in quotes".into())
-    }
-
-    /// Words with commas between them, up to a mark or the end of the line.
-    fn list(&mut self, end: &str) -> Result<Vec<&'a str>, String> {
-        let mut list = Vec::new();
-        while !self.words.is_empty() && !self.is_next(end) {
-            if !list.is_empty() {
-                self.expect(&[","])?;
-            }
-            list.push(self.word()?);
-        }
-        if end.is_empty() { Ok(list) } else { self.expect(&[end]).map(|()| list) }
-    }
-
-    fn bracketed<T>(&mut self, item: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
-        self.expect(&["["])?;
-        self.list("]")?.into_iter().map(item).collect()
+    fn line(&mut self) -> Result<Vec<&'a str>, String> {
+        self.next += 1;
+        self.lines.get(self.next - 1).ok_or("the text ends before }")?.1.clone()
     }
 
     fn program(&mut self) -> Result<Program, String> {
-        self.advance()?;
-        self.expect(&["mugraph"])?;
-        self.quoted()?;
-        self.expect(&["{"])?;
+        match self.line()?[..] {
+            ["mugraph", name, "{"] => _ = quoted(name)?,
+            _ => return Err("expected mugraph \"name\" {".into()),
+        }
         let (mut program, mut names, mut kernels) = (Program::default(), Vec::new(), 0);
         loop {
-            self.end()?;
-            self.advance()?;
-            if self.is_next("}") {
-                self.word()?;
-                self.end()?;
-                return if program.outputs.is_empty() { Err("no output".into()) } else { Ok(program) };
-            }
-            if self.is_next("output") {
-                self.word()?;
-                let name = self.quoted()?;
-                if program.outputs.iter().any(|(known, _)| *known == name) {
-                    return Err(format!("a second output {name}"));
+            let line = self.line()?;
+            let (defined, definition) = match line[..] {
+                ["}"] if program.outputs.is_empty() => return Err("no output".into()),
+                ["}"] => return Ok(program),
+                ["output", name, tensor] => {
+                    let name = quoted(name)?;
+                    if program.outputs.iter().any(|(known, _)| *known == name) {
+                        return Err(format!("a second output {name}"));
+                    }
+                    program.outputs.push((name, named(tensor, 't', &names)?));
+                    continue;
                 }
-                let tensor = named(self.word()?, 't', &names)?;
-                program.outputs.push((name, tensor));
-                continue;
-            }
-            let defined = self.list("=")?;
+                _ => line.split_at(line.iter().position(|word| *word == "=").ok_or("expected a definition")?),
+            };
             let first = names.len();
-            let word = self.word()?;
-            if word == "block" {
-                kernels += 1;
-                let kernel = Kernel::new(self.bracketed(number)?, kernels);
-                names.extend(self.kernel(&mut program, &names, kernel)?);
-            } else if matches!(word, "input" | "mask")
-                && self.words.last().is_some_and(|word| word.starts_with('"'))
-            {
-                let (name, is_mask) = (self.quoted()?, word == "mask");
-                let shape = self.bracketed(number)?;
-                if program.inputs().any(|(_, known, ..)| known == name) {
-                    return Err(format!("a second input {name}"));
+            match definition[1..] {
+                ["block", grid, "loop", iterations, "{"] => {
+                    kernels += 1;
+                    let (blocks, iterations) = (numbers(grid)?, number(iterations)?);
+                    let kernel = Kernel { number: kernels, blocks, iterations, ..Kernel::default() };
+                    names.extend(self.kernel(&mut program, &names, kernel)?);
                 }
-                names.push(program.push(Op::Input { name, is_mask, shape }, &[])?);
-            } else {
-                let (params, args) = self.application()?;
-                let args =
-                    args.into_iter().map(|arg| named(arg, 't', &names)).collect::<Result<Vec<_>, _>>()?;
-                names.push(apply(&mut program, word, &params, &args, 0)?);
+                [kind @ ("input" | "mask"), name, shape] if name.starts_with('"') => {
+                    let (name, is_mask, shape) = (quoted(name)?, kind == "mask", numbers(shape)?);
+                    if program.inputs().any(|(_, known, ..)| known == name) {
+                        return Err(format!("a second input {name}"));
+                    }
+                    names.push(program.push(Op::Input { name, is_mask, shape }, &[])?);
+                }
+                [op, ref args @ ..] => {
+                    let args =
+                        args.iter().map(|arg| named(arg, 't', &names)).collect::<Result<Vec<_>, _>>()?;
+                    names.push(apply(&mut program, op, &args, 0)?);
+                }
+                [] => return Err("expected a definition".into()),
             }
             let expected: Vec<String> = (first..names.len()).map(|at| format!("t{at}")).collect();
             if defined != expected {
                 return Err(format!("defines {}, expected {}", defined.join(", "), expected.join(", ")));
             }
         }
-    }
-
-    /// Parameters in parentheses, and operands.
-    fn application(&mut self) -> Result<(Vec<&'a str>, Vec<&'a str>), String> {
-        let mut params = Vec::new();
-        if self.is_next("(") {
-            self.word()?;
-            params = self.list(")")?;
-        }
-        Ok((params, self.list("")?))
     }
 
     /// The tensors that a kernel stores.
@@ -184,86 +154,50 @@ impl<'a> Reader<'a> {
         tensors: &[usize],
         mut kernel: Kernel,
     ) -> Result<Vec<usize>, String> {
-        self.expect(&["loop"])?;
-        kernel.iterations = number(self.word()?)?;
-        self.expect(&["{"])?;
         let blocks = kernel.blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
         if !blocks.is_some_and(|blocks| (1..=MAX_BLOCKS).contains(&blocks))
-            || kernel.blocks.len() > 3
+            || !(1..=3).contains(&kernel.blocks.len())
             || !(1..=MAX_ITERATIONS).contains(&kernel.iterations)
         {
             return Err(format!("a grid of {:?} with a loop of {}", kernel.blocks, kernel.iterations));
         }
         let mut stored = Vec::new();
         loop {
-            self.end()?;
-            self.advance()?;
-            let word = self.word()?;
-            if word == "}" {
-                return Ok(stored);
-            }
-            if word == "store" {
-                let tile = kernel.named(self.word()?)?;
-                let tiling = kernel.tiling(self.bracketed(dim)?);
-                let is_once =
-                    tiling.dims.iter().zip(&tiling.blocks).all(|(dim, &blocks)| dim.is_some() || blocks == 1);
-                let rank = program.nodes[tile.tensor].shape.len() - kernel.prefix();
-                if !is_once || !tiling.is_map(rank) || tile.stage == Stage::Loop {
-                    return Err(format!("{tile:?} is stored by {:?}", tiling.dims));
+            let line = self.line()?;
+            let [name, "=", ref definition @ ..] = line[..] else {
+                match line[..] {
+                    ["}"] => return Ok(stored),
+                    ["store", tile, dims] => stored.push(kernel.stored(program, tile, dims)?),
+                    _ => return Err("expected a definition or store".into()),
                 }
-                stored.push(
-                    program
-                        .push(Op::Merge(tiling), &[tile.tensor])
-                        .map_err(|problem| format!("a stored tensor is too long, or uneven: {problem}"))?,
-                );
                 continue;
+            };
+            if name != format!("s{}", kernel.tiles.len()) {
+                return Err(format!("defines {name}, expected s{}", kernel.tiles.len()));
             }
-            let name = format!("s{}", kernel.tiles.len());
-            if word != name {
-                return Err(format!("defines {word}, expected {name}"));
-            }
-            self.expect(&["="])?;
-            let tile = match self.word()? {
-                "load" => {
-                    let tensor = named(self.word()?, 't', tensors)?;
-                    let (tiling, along) = (kernel.tiling(self.bracketed(dim)?), dim(self.word()?)?);
-                    let rank = program.nodes[tensor].shape.len();
-                    if !tiling.is_map(rank) || along.is_some_and(|dim| dim >= rank) {
-                        return Err(format!(
-                            "a load by {:?} may not stand in a block like this",
-                            tiling.dims
-                        ));
-                    }
+            let tile = match *definition {
+                ["load", tensor, dims, along] => {
+                    let (tensor, along) = (named(tensor, 't', tensors)?, dim(along)?);
+                    let tiling = kernel.tiling(program.nodes[tensor].shape.len(), dims);
+                    let tiling = tiling
+                        .filter(|_| along.is_none_or(|dim| dim < program.nodes[tensor].shape.len()))
+                        .ok_or_else(|| format!("a load by {dims} may not stand in a block like this"))?;
                     let stage = if along.is_some() { Stage::Loop } else { Stage::Fixed };
                     let op = Op::Split { tiling, along, iterations: kernel.iterations };
                     Tile { tensor: program.push(op, &[tensor])?, stage }
                 }
-                "running_max" => {
-                    let tile = kernel.named(self.word()?)?;
-                    kernel.running_max(program, tile)?
-                }
-                "accumulate" => {
-                    let how = self.word()?;
-                    let rescaled = if how == "rescaled" {
-                        Some((kernel.named(self.word()?)?, ratio(self.word()?)?))
-                    } else {
-                        None
-                    };
-                    let tile = kernel.named(self.word()?)?;
-                    kernel.accumulated(program, how, tile, rescaled)?
-                }
-                word => {
-                    let (params, args) = self.application()?;
-                    let args =
-                        args.into_iter().map(|arg| kernel.named(arg)).collect::<Result<Vec<Tile>, _>>()?;
+                ["running_max", tile] => kernel.running_max(program, tile)?,
+                ["accumulate", how, ref of @ .., tile] => kernel.accumulated(program, how, of, tile)?,
+                [op, ref args @ ..] => {
+                    let args = args.iter().map(|arg| kernel.named(arg)).collect::<Result<Vec<_>, _>>()?;
                     let stage = args.iter().map(|tile| tile.stage).max().unwrap_or(Stage::Fixed);
                     if stage == Stage::After && args.iter().any(|tile| tile.stage == Stage::Loop) {
                         return Err(format!("{name} mixes values of the loop with values after it"));
                     }
                     let args: Vec<usize> = args.into_iter().map(|tile| tile.tensor).collect();
-                    let tensor = apply(program, word, &params, &args, kernel.prefix())?;
-                    Tile { tensor, stage }
+                    Tile { tensor: apply(program, op, &args, kernel.blocks.len() + 1)?, stage }
                 }
+                [] => return Err("expected a definition".into()),
             };
             kernel.tiles.push(tile);
         }
@@ -288,8 +222,10 @@ struct Tile {
     stage: Stage,
 }
 
+#[derive(Default)]
 struct Kernel {
     number: usize,
+    /// Along each axis of the grid. These are the first dimensions of a tile's tensor, then comes that of the loop.
     blocks: Vec<usize>,
     iterations: usize,
     tiles: Vec<Tile>,
@@ -298,32 +234,46 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn new(blocks: Vec<usize>, number: usize) -> Kernel {
-        Kernel { number, blocks, iterations: 1, tiles: Vec::new(), running: BTreeMap::new() }
-    }
-
-    /// The dimensions before those of a tile: the axes of the grid, and the loop.
-    fn prefix(&self) -> usize {
-        self.blocks.len() + 1
-    }
-
     fn named(&self, name: &str) -> Result<Tile, String> {
         let numbers: Vec<usize> = (0..self.tiles.len()).collect();
         Ok(self.tiles[named(name, 's', &numbers)?])
     }
 
-    fn tiling(&self, dims: Vec<Option<usize>>) -> Tiling {
-        Tiling { kernel: self.number, blocks: self.blocks.clone(), dims }
+    /// How the grid cuts a tensor, if it can.
+    fn tiling(&self, rank: usize, dims: &str) -> Option<Tiling> {
+        let dims: Vec<Option<usize>> = inside(dims).split(',').map(dim).collect::<Result<_, _>>().ok()?;
+        let is_first = |(at, dim): (usize, &Option<usize>)| {
+            dim.is_none_or(|inner| inner < rank && !dims[..at].contains(dim))
+        };
+        let is_map = dims.len() == self.blocks.len() && dims.iter().enumerate().all(is_first);
+        is_map.then(|| Tiling { kernel: self.number, blocks: self.blocks.clone(), dims })
     }
 
-    /// The tile in each iteration.
-    fn in_loop(&self, program: &mut Program, tile: Tile) -> Result<usize, String> {
-        let mut shape = crate::program::lens(&program.nodes[tile.tensor].shape);
+    fn stored(&self, program: &mut Program, tile: &str, dims: &str) -> Result<usize, String> {
+        let Tile { tensor, stage } = self.named(tile)?;
+        let tiling = self.tiling(program.nodes[tensor].shape.len() - self.blocks.len() - 1, dims);
+        let is_once = |tiling: &Tiling| {
+            tiling.dims.iter().zip(&self.blocks).all(|(dim, &blocks)| dim.is_some() || blocks == 1)
+        };
+        let tiling = tiling.filter(|tiling| stage != Stage::Loop && is_once(tiling));
+        let op = Op::Merge(tiling.ok_or_else(|| format!("{tile} is stored by {dims}"))?);
+        program
+            .push(op, &[tensor])
+            .map_err(|problem| format!("what is stored is too long, or uneven: {problem}"))
+    }
+
+    /// A tile in each iteration.
+    fn in_loop(&self, program: &mut Program, name: &str) -> Result<usize, String> {
+        let Tile { tensor, stage } = self.named(name)?;
+        let mut shape = crate::program::lens(&program.nodes[tensor].shape);
+        if stage == Stage::After {
+            return Err(format!("{name} is known after the loop only"));
+        }
         if shape[self.blocks.len()] == self.iterations {
-            return Ok(tile.tensor);
+            return Ok(tensor);
         }
         shape[self.blocks.len()] = self.iterations;
-        program.push(Op::Broadcast(shape), &[tile.tensor])
+        program.push(Op::Broadcast(shape), &[tensor])
     }
 
     fn iteration(&self, program: &mut Program, tensor: usize, start: usize) -> Result<usize, String> {
@@ -331,55 +281,40 @@ impl Kernel {
     }
 
     /// The largest over this and earlier iterations.
-    fn running_max(&mut self, program: &mut Program, tile: Tile) -> Result<Tile, String> {
-        if tile.stage == Stage::After {
-            return Err("a running maximum after the loop".into());
-        }
-        let all = self.in_loop(program, tile)?;
+    fn running_max(&mut self, program: &mut Program, name: &str) -> Result<Tile, String> {
+        let all = self.in_loop(program, name)?;
         let mut maxima = vec![self.iteration(program, all, 0)?];
         for at in 1..self.iterations {
             let next = self.iteration(program, all, at)?;
-            maxima.push(program.each(Scalar::Largest, &[maxima[at - 1], next])?);
+            maxima.push(program.push(Op::Each(Scalar::Largest), &[maxima[at - 1], next])?);
         }
         let tensor = program.push(Op::Concat(self.blocks.len()), &maxima)?;
         self.running.insert(tensor, maxima);
         Ok(Tile { tensor, stage: Stage::Loop })
     }
 
-    /// A sum or maximum over iterations; a sum that is rescaled is multiplied by `e^(degree (before - now))` as a running maximum changes.
-    fn accumulated(
-        &self,
-        program: &mut Program,
-        how: &str,
-        tile: Tile,
-        rescaled: Option<(Tile, Ratio)>,
-    ) -> Result<Tile, String> {
-        let loop_dim = self.blocks.len();
-        if tile.stage == Stage::After {
-            return Err("a value after the loop is accumulated".into());
-        }
-        let tensor = match (how, rescaled) {
-            ("sum", _) => {
-                let all = self.in_loop(program, tile)?;
-                program.push(Op::Reduce(Scalar::Sum, loop_dim), &[all])?
-            }
-            ("max", _) => program.push(Op::Reduce(Scalar::Largest, loop_dim), &[tile.tensor])?,
-            (_, Some((max, degree))) if self.running.contains_key(&max.tensor) => {
-                let (all, maxima) = (self.in_loop(program, tile)?, &self.running[&max.tensor]);
+    /// A sum or maximum over iterations. A rescaled sum is multiplied by `e^(degree (before - now))` as a running maximum changes.
+    fn accumulated(&self, program: &mut Program, how: &str, of: &[&str], tile: &str) -> Result<Tile, String> {
+        let (all, prefix) = (self.in_loop(program, tile)?, self.blocks.len() + 1);
+        let tensor = match (how, of) {
+            ("sum", []) => program.push(Op::Reduce(Scalar::Sum, prefix - 1), &[all])?,
+            ("max", []) => program.push(Op::Reduce(Scalar::Largest, prefix - 1), &[all])?,
+            ("rescaled", [max, degree]) => {
+                let maxima = self.running.get(&self.named(max)?.tensor);
+                let maxima = maxima.ok_or_else(|| format!("{max} may not stand in a block like this"))?;
                 let mut sum = self.iteration(program, all, 0)?;
                 for at in 1..self.iterations {
-                    let now = program.each(Scalar::Guard, &[maxima[at]])?;
-                    let change = difference(program, maxima[at - 1], now)?;
-                    let exponent = program.each(Scalar::Scale(degree), &[change])?;
-                    let factor = program.each(Scalar::Exp, &[exponent])?;
-                    let next = self.iteration(program, all, at)?;
-                    let before = program.each(Scalar::Mul, &[sum, factor])?;
-                    let [old, new] =
-                        [sum, before].map(|tensor| &program.nodes[tensor].shape[self.prefix()..]);
+                    let now = apply(program, "guard", &[maxima[at]], prefix)?;
+                    let change = apply(program, "sub", &[maxima[at - 1], now], prefix)?;
+                    let exponent = apply(program, &format!("scale({degree})"), &[change], prefix)?;
+                    let factor = apply(program, "exp", &[exponent], prefix)?;
+                    let before = apply(program, "mul", &[sum, factor], prefix)?;
+                    let [old, new] = [sum, before].map(|tensor| &program.nodes[tensor].shape[prefix..]);
                     if old != new {
                         return Err("a maximum larger than the sum that it rescales".into());
                     }
-                    sum = program.each(Scalar::Sum, &[before, next])?;
+                    let next = self.iteration(program, all, at)?;
+                    sum = apply(program, "add", &[before, next], prefix)?;
                 }
                 sum
             }
@@ -389,171 +324,109 @@ impl Kernel {
     }
 }
 
-impl Tiling {
-    fn is_map(&self, rank: usize) -> bool {
-        let dims: Vec<usize> = self.dims.iter().flatten().copied().collect();
-        let is_first = |(at, dim): (usize, &usize)| *dim < rank && !dims[..at].contains(dim);
-        self.dims.len() == self.blocks.len() && dims.iter().enumerate().all(is_first)
+/// Adds what an operator computes of tensors that have some dimensions before those that the text knows.
+fn apply(program: &mut Program, word: &str, args: &[usize], prefix: usize) -> Result<usize, String> {
+    let (name, params) = word.split_at(word.find('(').unwrap_or(word.len()));
+    let unknown = || format!("no operator {name}({})", inside(params));
+    if let Some((_, count, steps)) = COMPOSITES.iter().find(|(known, ..)| *known == name) {
+        if args.len() != *count || params.is_empty() == steps.contains('$') {
+            return Err(unknown());
+        }
+        let mut values = args.to_vec();
+        for step in steps.split("; ") {
+            let step = step.replace('$', inside(params));
+            let (op, operands) = step.split_once(' ').ok_or_else(unknown)?;
+            let operands = operands.split(' ').map(|at| number(at).map(|at| values[at]));
+            let operands = operands.collect::<Result<Vec<usize>, _>>()?;
+            values.push(apply(program, op, &operands, prefix)?);
+        }
+        return values.last().copied().ok_or_else(unknown);
     }
+    let op = match (name, inside(params)) {
+        ("matmul", "") => Op::Matmul,
+        ("scale", param) => Op::Each(Scalar::Scale(ratio(param).ok_or_else(unknown)?)),
+        ("offset", param) => Op::Each(Scalar::Offset(ratio(param).ok_or_else(unknown)?)),
+        ("mean", "") => {
+            let x = *args.first().ok_or_else(unknown)?;
+            let last = program.nodes[x].shape.len().checked_sub(1).filter(|&last| last >= prefix);
+            let last = last.ok_or_else(unknown)?;
+            let count = program.extent(x, last).ok_or("a mean of parts that are uneven")?;
+            let sum = program.push(Op::Reduce(Scalar::Sum, last), args)?;
+            return apply(program, &format!("scale(1/{count})"), &[sum], prefix);
+        }
+        ("causal", params) if prefix == 0 => {
+            let (offset, shape) = params.split_once(',').ok_or_else(unknown)?;
+            Op::Causal { offset: offset.parse().map_err(|_| unknown())?, shape: numbers(shape)? }
+        }
+        (_, "") => {
+            let (_, scalar) = SCALARS.iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
+            Op::Each(*scalar)
+        }
+        _ => {
+            let params = numbers(params)?;
+            let at = |dim: usize| dim.saturating_add(prefix);
+            match (name, &params[..]) {
+                ("sum", &[dim]) | ("sum", &[dim, 1]) => Op::Reduce(Scalar::Sum, at(dim)),
+                ("largest", &[dim]) | ("largest", &[dim, 1]) => Op::Reduce(Scalar::Largest, at(dim)),
+                ("sum", &[dim, keep]) => return kept(program, Scalar::Sum, args, (at(dim), keep)),
+                ("largest", &[dim, keep]) => return kept(program, Scalar::Largest, args, (at(dim), keep)),
+                ("rotate", &[dim, len]) => return rotated(program, args, (at(dim), len)),
+                ("transpose", order) => {
+                    Op::Transpose((0..prefix).chain(order.iter().map(|&dim| at(dim))).collect())
+                }
+                ("slice", &[dim, start, len]) => Op::Slice { dim: at(dim), start, len },
+                ("repeat", &[dim, times]) => Op::Repeat { dim: at(dim), times },
+                ("concat", &[dim]) => Op::Concat(at(dim)),
+                ("reshape" | "broadcast" | "below", _) if prefix > 0 => {
+                    return Err(format!("{name} may not stand in a block"));
+                }
+                ("reshape", _) => Op::Reshape(params),
+                ("broadcast", _) => Op::Broadcast(params),
+                ("below", &[dim, limit, ref shape @ ..]) => Op::Below { dim, limit, shape: shape.to_vec() },
+                _ => return Err(unknown()),
+            }
+        }
+    };
+    program.push(op, args)
 }
 
-fn difference(program: &mut Program, a: usize, b: usize) -> Result<usize, String> {
-    let negative = program.each(Scalar::Scale(Ratio { num: -1, den: 1 }), &[b])?;
-    program.each(Scalar::Sum, &[a, negative])
+/// The starts of parts of a dimension.
+fn starts(program: &Program, args: &[usize], dim: usize, len: usize) -> Result<Vec<usize>, String> {
+    let extent = args.first().and_then(|&arg| program.extent(arg, dim));
+    let extent = extent.filter(|extent| args.len() == 1 && len > 0 && extent.is_multiple_of(len));
+    Ok((0..extent.ok_or_else(|| format!("a part of {len} elements does not suit"))?).step_by(len).collect())
 }
 
-/// Adds what an operator of the text form computes of tensors that have some dimensions before those that the text knows.
-fn apply(
+/// Element `j` of the result combines elements `j, j + keep, ..`.
+fn kept(
     program: &mut Program,
-    name: &str,
-    params: &[&str],
+    scalar: Scalar,
     args: &[usize],
-    prefix: usize,
+    (dim, keep): (usize, usize),
 ) -> Result<usize, String> {
-    let unknown = || format!("no operator {name}({})", params.join(", "));
-    if let Some((_, scalar)) = SCALARS.iter().find(|(known, _)| *known == name && params.is_empty()) {
-        return program.each(*scalar, args);
+    let mut result = None;
+    for start in starts(program, args, dim, keep)? {
+        let part = program.push(Op::Slice { dim, start, len: keep }, args)?;
+        result = Some(result.map_or(Ok(part), |sum| program.push(Op::Each(scalar), &[sum, part]))?);
     }
-    let whole = |num| Ratio { num, den: 1 };
-    let one_of = |given: &[usize]| {
-        given.first().copied().filter(|_| given.len() == 1).ok_or_else(|| format!("{name} takes one operand"))
-    };
-    let two_of =
-        |given: &[usize]| <[usize; 2]>::try_from(given).map_err(|_| format!("{name} takes two operands"));
-    let sigmoid = |program: &mut Program, x: usize| {
-        let negative = program.each(Scalar::Scale(whole(-1)), &[x])?;
-        let power = program.each(Scalar::Exp, &[negative])?;
-        let divisor = program.each(Scalar::Offset(whole(1)), &[power])?;
-        program.each(Scalar::Reciprocal, &[divisor])
-    };
-    match (name, params) {
-        ("matmul", []) => return program.push(Op::Matmul, args),
-        ("sub", []) => return two_of(args).and_then(|[a, b]| difference(program, a, b)),
-        ("div", []) => {
-            let [a, b] = two_of(args)?;
-            let inverse = program.each(Scalar::Reciprocal, &[b])?;
-            return program.each(Scalar::Mul, &[a, inverse]);
-        }
-        ("sigmoid", []) => return one_of(args).and_then(|x| sigmoid(program, x)),
-        ("silu", []) => {
-            let x = one_of(args)?;
-            let factor = sigmoid(program, x)?;
-            return program.each(Scalar::Mul, &[x, factor]);
-        }
-        ("tanh", []) => {
-            let double = program.each(Scalar::Scale(whole(2)), &[one_of(args)?])?;
-            let factor = sigmoid(program, double)?;
-            let double = program.each(Scalar::Scale(whole(2)), &[factor])?;
-            return program.each(Scalar::Offset(whole(-1)), &[double]);
-        }
-        ("gelu", []) => {
-            let x = one_of(args)?;
-            let square = program.each(Scalar::Square, &[x])?;
-            let cube = program.each(Scalar::Mul, &[square, x])?;
-            let small = program.each(Scalar::Scale(Ratio { num: 44_715, den: 1_000_000 }), &[cube])?;
-            let sum = program.each(Scalar::Sum, &[x, small])?;
-            let exponent = program.each(Scalar::GeluFactor, &[sum])?;
-            let factor = sigmoid(program, exponent)?;
-            return program.each(Scalar::Mul, &[x, factor]);
-        }
-        ("rms_norm", [eps]) => {
-            let (x, eps) = (one_of(args)?, ratio(eps).map_err(|_| unknown())?);
-            let last = program.nodes[x]
-                .shape
-                .len()
-                .checked_sub(1)
-                .filter(|&last| last >= prefix)
-                .ok_or_else(unknown)?;
-            let count = program.extent(x, last).and_then(|count| i64::try_from(count).ok());
-            let square = program.each(Scalar::Square, &[x])?;
-            let sum = program.push(Op::Reduce(Scalar::Sum, last), &[square])?;
-            let mean = Scalar::Scale(Ratio { num: 1, den: count.ok_or("a norm of parts that are uneven")? });
-            let mut mean = program.each(mean, &[sum])?;
-            if eps.num != 0 {
-                mean = program.each(Scalar::Offset(eps), &[mean])?;
-            }
-            let root = program.each(Scalar::Sqrt, &[mean])?;
-            let inverse = program.each(Scalar::Reciprocal, &[root])?;
-            return program.each(Scalar::Mul, &[x, inverse]);
-        }
-        ("scale", [factor]) => {
-            return program.each(Scalar::Scale(ratio(factor).map_err(|_| unknown())?), args);
-        }
-        ("offset", [term]) => return program.each(Scalar::Offset(ratio(term).map_err(|_| unknown())?), args),
-        _ => {}
-    }
-    let is_shape = matches!(name, "reshape" | "broadcast" | "causal" | "below");
-    if is_shape && prefix > 0 {
-        return Err(format!("{name} may not stand in a block"));
-    }
-    if let ("causal", [offset, shape @ ..]) = (name, params) {
-        let shape = shape.iter().map(|extent| number(extent)).collect::<Result<_, _>>()?;
-        return program.push(Op::Causal { offset: offset.parse().map_err(|_| unknown())?, shape }, args);
-    }
-    let params: Vec<usize> = params.iter().map(|param| number(param)).collect::<Result<_, _>>()?;
-    let at = |dim: usize| dim.saturating_add(prefix);
-    match (name, &params[..]) {
-        ("sum", [dim]) => program.push(Op::Reduce(Scalar::Sum, at(*dim)), args),
-        ("largest", [dim]) => program.push(Op::Reduce(Scalar::Largest, at(*dim)), args),
-        ("sum" | "largest", [dim, keep]) => {
-            let (dim, keep) = (at(*dim), *keep);
-            let extent =
-                program.extent(one_of(args)?, dim).filter(|extent| keep > 0 && extent.is_multiple_of(keep));
-            let extent = extent.ok_or_else(|| format!("{name} of {keep} elements does not suit"))?;
-            if keep == 1 {
-                return apply(program, name, &[&(dim - prefix).to_string()], args, prefix);
-            }
-            let mut result = program.push(Op::Slice { dim, start: 0, len: keep }, args)?;
-            for start in (keep..extent).step_by(keep) {
-                let part = program.push(Op::Slice { dim, start, len: keep }, args)?;
-                result = program
-                    .each(if name == "sum" { Scalar::Sum } else { Scalar::Largest }, &[result, part])?;
-            }
-            Ok(result)
-        }
-        ("transpose", order) => {
-            program.push(Op::Transpose((0..prefix).chain(order.iter().map(|&dim| at(dim))).collect()), args)
-        }
-        ("reshape", _) => program.push(Op::Reshape(params), args),
-        ("broadcast", _) => program.push(Op::Broadcast(params), args),
-        ("slice", &[dim, start, len]) => program.push(Op::Slice { dim: at(dim), start, len }, args),
-        ("repeat", &[dim, times]) => program.push(Op::Repeat { dim: at(dim), times }, args),
-        ("rotate", &[dim, len]) => {
-            // In each run of two groups the halves (a, b) become (-b, a).
-            let (x, dim) = (one_of(args)?, at(dim));
-            let run = len.checked_mul(2).filter(|&run| run > 0);
-            let runs = program.extent(x, dim).zip(run).filter(|(extent, run)| extent.is_multiple_of(*run));
-            let (extent, run) = runs.ok_or_else(|| format!("rotate of {len} elements does not suit"))?;
-            let mut parts = Vec::new();
-            for start in (0..extent).step_by(run) {
-                let second = program.push(Op::Slice { dim, start: start + len, len }, args)?;
-                parts.push(program.each(Scalar::Scale(whole(-1)), &[second])?);
-                parts.push(program.push(Op::Slice { dim, start, len }, args)?);
-            }
-            program.push(Op::Concat(dim), &parts)
-        }
-        ("concat", &[dim]) => program.push(Op::Concat(at(dim)), args),
-        ("below", [dim, limit, shape @ ..]) => {
-            program.push(Op::Below { shape: shape.to_vec(), dim: *dim, limit: *limit }, args)
-        }
-        _ => Err(unknown()),
-    }
+    result.ok_or_else(|| "nothing is combined".into())
 }
 
-/// Functions of elements by their names.
-const SCALARS: [(&str, Scalar); 11] = [
-    ("exp", Scalar::Exp),
-    ("square", Scalar::Square),
-    ("sqrt", Scalar::Sqrt),
-    ("log", Scalar::Log),
-    ("erf", Scalar::Erf),
-    ("relu", Scalar::Relu),
-    ("guard", Scalar::Guard),
-    ("add", Scalar::Sum),
-    ("mul", Scalar::Mul),
-    ("max", Scalar::Largest),
-    ("mask", Scalar::Mask),
-];
+/// In each run of two groups the halves (a, b) become (-b, a).
+fn rotated(program: &mut Program, args: &[usize], (dim, len): (usize, usize)) -> Result<usize, String> {
+    let mut parts = Vec::new();
+    for start in starts(program, args, dim, len.saturating_mul(2))? {
+        let second = program.push(Op::Slice { dim, start: start + len, len }, args)?;
+        parts.push(apply(program, "scale(-1)", &[second], 0)?);
+        parts.push(program.push(Op::Slice { dim, start, len }, args)?);
+    }
+    program.push(Op::Concat(dim), &parts)
+}
+
+/// What stands between brackets.
+fn inside(word: &str) -> &str {
+    word.trim_start_matches(['(', '[']).trim_end_matches([')', ']']).trim()
+}
 
 fn named(text: &str, letter: char, names: &[usize]) -> Result<usize, String> {
     let number = text.strip_prefix(letter).and_then(|number| number.parse::<usize>().ok());
@@ -563,18 +436,28 @@ fn named(text: &str, letter: char, names: &[usize]) -> Result<usize, String> {
 }
 
 fn dim(text: &str) -> Result<Option<usize>, String> {
-    if text == "-" { Ok(None) } else { number(text).map(Some) }
+    if text.trim() == "-" { Ok(None) } else { number(text).map(Some) }
 }
 
 fn number(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| format!("expected a number, not {text}"))
+    text.trim().parse().map_err(|_| format!("expected a number, not {text}"))
+}
+
+fn numbers(list: &str) -> Result<Vec<usize>, String> {
+    let list = inside(list);
+    if list.is_empty() { Ok(Vec::new()) } else { list.split(',').map(number).collect() }
 }
 
 /// Reads `3`, `-1/8`.
-fn ratio(text: &str) -> Result<Ratio, String> {
+fn ratio(text: &str) -> Option<Ratio> {
     let (num, den) = text.split_once('/').unwrap_or((text, "1"));
-    let ratio = num.parse().ok().zip(den.parse().ok()).map(|(num, den)| Ratio { num, den });
-    ratio
-        .filter(|ratio| ratio.den > 0 && ratio.num != i64::MIN)
-        .ok_or_else(|| format!("expected a fraction, not {text}"))
+    let (num, den) = (num.parse().ok()?, den.parse().ok()?);
+    (den > 0 && num != i64::MIN).then_some(Ratio { num, den })
+}
+
+/// A name in quotes, without escapes.
+fn quoted(word: &str) -> Result<String, String> {
+    let inner = word.strip_prefix('"').and_then(|word| word.strip_suffix('"'));
+    let inner = inner.filter(|inner| format!("{inner:?}") == word);
+    inner.map(str::to_owned).ok_or_else(|| "expected a name in quotes".into())
 }
