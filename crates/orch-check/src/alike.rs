@@ -266,9 +266,9 @@ impl Walk {
         if let Dim::Index(index, _) = dim { Some(self.class(index)) } else { None }
     }
 
-    /// For each dimension of a tensor of the first program its class, if it is treated alike.
-    pub fn classes(&self, tensor: usize) -> Vec<Option<Class>> {
-        self.tensors[0][tensor].iter().map(|&dim| self.alike(dim)).collect()
+    /// For each dimension of a tensor its class, if it is treated alike.
+    pub fn classes(&self, number: usize, tensor: usize) -> Vec<Option<Class>> {
+        self.tensors[number][tensor].iter().map(|&dim| self.alike(dim)).collect()
     }
 
     fn alike(&self, dim: Dim) -> Option<Class> {

@@ -115,8 +115,7 @@ struct Pair<'a> {
 /// What was counted, at most, in any round.
 #[derive(Default)]
 struct Seen {
-    /// Arguments of hashes.
-    hashed: usize,
+    rounds: usize,
     /// Atoms of the program and of the candidate, by way.
     atoms: [[usize; 2]; WAYS],
     /// Conditions of the program, and those of the candidate that must be among them.
@@ -141,7 +140,7 @@ struct Ask<'s> {
 struct Answer {
     /// The elements of each output.
     outputs: Vec<Vec<Residue>>,
-    /// The elements of tensors that were asked for, but for minus infinities.
+    /// Of tensors that were asked for the elements that one element of an output depends on, but for minus infinities.
     values: BTreeMap<usize, Vec<Residue>>,
     round: Round,
 }
@@ -306,7 +305,9 @@ impl<'a> Pair<'a> {
         let outputs = outputs.iter().map(|&id| elements(&mut domain, &tensors, program, id)).collect();
         let mut values = BTreeMap::new();
         for &id in ask.exponents.union(ask.numbers) {
-            let all = tensors[id].iter().flat_map(|view| view.values(&mut domain, &program.nodes[id].shape));
+            let all = tensors[id]
+                .iter()
+                .flat_map(|view| view.values(&mut domain, &program.nodes[id].shape, &self.is_single(at, id)));
             values.insert(id, all.filter(|x| x.weight != 0).collect());
         }
         Ok(Answer { outputs, values, round })
@@ -338,7 +339,6 @@ impl<'a> Pair<'a> {
             return Ok(Some(difference));
         }
         self.check_defined(round, [&own, &other], seen)?;
-        seen.hashed = seen.hashed.max(own.round.hashed + other.round.hashed);
         seen.assumes_left |= own.round.assumes_left || other.round.assumes_left;
         let values = own.exponents(&exponents[0]);
         let mut changes: BTreeMap<usize, Values> = BTreeMap::new();
@@ -353,7 +353,7 @@ impl<'a> Pair<'a> {
         };
         let mut sites = Sites {
             program: self.whole[0],
-            is_single: &|tensor| self.is_cut(tensor),
+            is_single: &|tensor| self.is_single(0, tensor),
             values: &values,
             changed: &mut changed,
         };
@@ -366,21 +366,20 @@ impl<'a> Pair<'a> {
             let is_symbol = |x: &&u64| own.round.symbols.contains(x) || other.round.symbols.contains(x);
             let missing = given.iter().filter(|x| !known.contains(x) && !is_symbol(x)).count();
             seen.atoms[way] = [seen.atoms[way][0].max(known.len()), seen.atoms[way][1].max(given.len())];
-            *result = match missing {
-                0 => sites.independent(&atoms.tensors, &own.round)?,
-                _ => Err(format!("{missing} exponents of the candidate are not among the program's")),
-            };
+            if missing > 0 {
+                *result = Err(format!("{missing} exponents of the candidate are not among the program's"));
+            } else if seen.rounds == 0 {
+                // What depends on something in one round does.
+                *result = sites.independent(&atoms.tensors, &own.round)?;
+            }
         }
+        seen.rounds += 1;
         Ok(None)
     }
 
-    /// Which dimensions of a tensor of the program are cut.
-    fn is_cut(&self, tensor: usize) -> Vec<bool> {
-        self.walk
-            .classes(tensor)
-            .iter()
-            .map(|class| class.is_some_and(|class| self.extents.contains_key(&class)))
-            .collect()
+    /// Along which dimensions of a tensor an element of an output depends on one index.
+    fn is_single(&self, at: usize, tensor: usize) -> Vec<bool> {
+        self.walk.classes(at, tensor).iter().map(Option::is_some).collect()
     }
 
     /// That the candidate is defined where the program is: what signs do not show is a number of the program that has to be
@@ -448,8 +447,9 @@ impl<'a> Pair<'a> {
         for (_, ids) in &self.outputs {
             difference = difference.max(degrees[0][ids[0]].difference(degrees[1][ids[1]]));
         }
-        // Differences of two atoms, of two arguments of hashes, of two divisors.
+        // Differences of two atoms, of two arguments of hashes for one element of an output, of two divisors.
         let [mut atom, mut argument, mut condition] = [Polynomial::default(); 3];
+        let mut arguments = 0.0;
         for (at, atoms) in [a, b].into_iter().enumerate() {
             let program = &self.small[at];
             let widen = |all: &mut Polynomial, tensor: usize| {
@@ -458,7 +458,15 @@ impl<'a> Pair<'a> {
             let needs = needs(program, &atoms.tensors, self.outputs.iter().map(|(_, ids)| &ids[at]));
             atoms.tensors.iter().for_each(|&tensor| widen(&mut atom, tensor));
             self.conditions[at].iter().for_each(|&(_, tensor)| widen(&mut condition, tensor));
-            hashed(program, &needs).into_iter().for_each(|tensor| widen(&mut argument, tensor));
+            // Weights of masked numbers are compared as arguments of hashes are.
+            let masked = (0..program.nodes.len()).filter(|&tensor| degrees[at][tensor].weight > 0.0);
+            for tensor in hashed(program, &needs).into_iter().chain(masked) {
+                widen(&mut argument, tensor);
+                let extents = program.nodes[tensor].shape.iter().zip(self.is_single(at, tensor));
+                let count = extents.filter(|(_, is_single)| !is_single).map(|(extent, _)| extent.len as f64);
+                // A set of which the largest is taken is hashed, too.
+                arguments += 2.0 * count.product::<f64>();
+            }
         }
         let vanishes = |height: f64| height / 61.0 * f64::powi(2.0, -50);
         let chance = |count: f64, polynomial: Polynomial| {
@@ -472,14 +480,18 @@ impl<'a> Pair<'a> {
         let single = difference.numbers * RESIDUE
             + difference.exponentials * atom.degree() * RESIDUE
             + vanishes(difference.height)
-            + chance((seen.hashed as f64).powi(2), argument)
+            + chance(arguments.powi(2), argument)
             + of_atoms(2.0 * own as f64);
-        // Inputs are drawn again where the program is undefined, which at most doubles chances.
+        // Inputs are drawn again where a divisor is zero, so that chances are relative to that of none.
+        let defined = 1.0 - chance(MAX_ELEMENTS, condition);
+        if defined < 0.5 {
+            return Some((0.0, own));
+        }
         let rounds = rounds as f64;
         let among =
-            |count: usize, chance: f64| (count as f64).log2().max(0.0) + rounds * (1.0 + chance.log2());
+            |count: usize, chance: f64| (count as f64).log2().max(0.0) + rounds * (chance / defined).log2();
         let all = [
-            rounds * (1.0 + single.log2()),
+            among(1, single),
             among(seen.atoms[way][1], of_atoms(seen.atoms[way][0] as f64)),
             among(seen.conditions[1], chance(seen.conditions[0] as f64, condition)),
         ];
@@ -572,8 +584,8 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// The chance of one residue, drawn as the remainder of 64 random bits: at most 1.5 divided by the smaller prime.
-const RESIDUE: f64 = 1.5 / (1u64 << 61) as f64;
+/// The chance of one residue, made of 64 random bits: at most 1.25 divided by `q`, and 1.5 by `p`.
+const RESIDUE: f64 = 1.25 / (1u64 << 61) as f64;
 
 /// Elements of a tensor, in order.
 fn elements<D: Domain>(

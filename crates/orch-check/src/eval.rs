@@ -48,21 +48,57 @@ impl<V: Copy> View<V> {
     /// An element.
     #[inline(always)]
     pub fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
-        let at = self.first + index.iter().zip(&self.steps).map(|(index, step)| index * step).sum::<usize>();
+        self.at(domain, self.place(index))
+    }
+
+    fn place(&self, index: &[usize]) -> usize {
+        self.first + index.iter().zip(&self.steps).map(|(index, step)| index * step).sum::<usize>()
+    }
+
+    #[inline(always)]
+    fn at<D: Domain<Value = V>>(&self, domain: &mut D, place: usize) -> V {
         match &self.elements {
-            Elements::Known(elements) => elements[at],
-            Elements::Input(tensor, is_mask) => domain.input(*tensor, *is_mask, at),
+            Elements::Known(elements) => elements[place],
+            Elements::Input(tensor, is_mask) => domain.input(*tensor, *is_mask, place),
         }
     }
 
-    /// All elements that are present, of those that are repeated one.
-    pub fn values<D: Domain<Value = V>>(&self, domain: &mut D, shape: &[Extent]) -> Vec<V> {
-        let mut values = Vec::new();
-        each_index(&varying(shape, &[self]), |index| {
+    /// Puts the elements along a dimension that are present into a list.
+    fn line<D: Domain<Value = V>>(
+        &self,
+        domain: &mut D,
+        shape: &[Extent],
+        (index, dim): (&mut [usize], usize),
+        into: &mut Vec<V>,
+    ) {
+        into.clear();
+        index[dim] = 0;
+        if shape[dim].ragged.is_none() {
+            let len = if is_present(shape, index) { shape[dim].len } else { 0 };
+            let (place, step) = (self.place(index), self.steps[dim]);
+            into.extend((0..len).map(|at| self.at(domain, place + at * step)));
+            return;
+        }
+        for at in 0..shape[dim].len {
+            index[dim] = at;
             if is_present(shape, index) {
-                values.push(self.get(domain, index));
+                into.push(self.get(domain, index));
             }
-        });
+        }
+    }
+
+    /// All elements that are present, of those that are repeated one, and along dimensions of `single` the first.
+    pub fn values<D: Domain<Value = V>>(&self, domain: &mut D, shape: &[Extent], single: &[bool]) -> Vec<V> {
+        let mut values = Vec::new();
+        let lens = varying(shape, &[self]).into_iter().zip(single);
+        each_index(
+            &lens.map(|(len, is_single)| if *is_single { 1 } else { len }).collect::<Vec<_>>(),
+            |index| {
+                if is_present(shape, index) {
+                    values.push(self.get(domain, index));
+                }
+            },
+        );
         values
     }
 }
@@ -195,14 +231,9 @@ fn value<D: Domain>(
             let mut stored = varying(shapes[0], args);
             stored[*dim] = 1;
             built(shape, &stored, zero, |index| {
-                (items.clear(), from.clear());
+                from.clear();
                 from.extend_from_slice(index);
-                for at in 0..shapes[0][*dim].len {
-                    from[*dim] = at;
-                    if is_present(shapes[0], &from) {
-                        items.push(args[0].get(domain, &from));
-                    }
-                }
+                args[0].line(domain, shapes[0], (&mut from, *dim), &mut items);
                 domain.apply(scalar, &items)
             })
         }
@@ -283,21 +314,14 @@ fn matmul<D: Domain>(
     for (number, first) in (0..elements.len()).step_by(m * n).enumerate() {
         domain.enter(at)?;
         let mut index = [index_of(number, &stored[..batch]), vec![0; 2]].concat();
-        // The present elements of a row of the first operand, or a column of the second.
-        let mut line = |domain: &mut D, operand: usize, other: usize, into: &mut Vec<D::Value>| {
-            index[batch + operand] = other;
-            for l in 0..k {
-                index[batch + 1 - operand] = l;
-                if is_present(shapes[operand], &index) {
-                    into.push(args[operand].get(domain, &index));
-                }
-            }
-        };
         let mut rows = vec![Vec::with_capacity(k); m];
-        rows.iter_mut().enumerate().for_each(|(i, row)| line(domain, 0, i, row));
+        for (i, row) in rows.iter_mut().enumerate() {
+            index[batch] = i;
+            args[0].line(domain, shapes[0], (&mut index, batch + 1), row);
+        }
         for j in 0..n {
-            column.clear();
-            line(domain, 1, j, &mut column);
+            index[batch + 1] = j;
+            args[1].line(domain, shapes[1], (&mut index, batch), &mut column);
             for (i, row) in rows.iter().enumerate() {
                 products.clear();
                 products.extend(row.iter().zip(&column).map(|(&a, &b)| domain.apply(&Scalar::Mul, &[a, b])));

@@ -111,8 +111,11 @@ impl Sites<'_> {
         walk.program(self.program, |at| cone.contains(&at));
         walk.finish();
         let mut wanted = BTreeSet::new();
-        let dims =
-            walk.classes(site).into_iter().zip((self.is_single)(site)).zip(&self.program.nodes[site].shape);
+        let dims = walk
+            .classes(0, site)
+            .into_iter()
+            .zip((self.is_single)(site))
+            .zip(&self.program.nodes[site].shape);
         for ((class, _), _) in dims.filter(|((_, is_single), extent)| !is_single && extent.len > 1) {
             wanted.insert(
                 class
@@ -125,7 +128,7 @@ impl Sites<'_> {
             _ => false,
         };
         let has_all = |at: &usize| {
-            let own: BTreeSet<usize> = walk.classes(*at).into_iter().flatten().collect();
+            let own: BTreeSet<usize> = walk.classes(0, *at).into_iter().flatten().collect();
             wanted.is_subset(&own)
         };
         Ok(cone.iter().copied().filter(|at| is_source(at) && has_all(at)).collect())

@@ -199,7 +199,6 @@ impl Op {
             Op::Input { shape, .. } => plain(shape),
             Op::Causal { shape, .. } => Some(plain(shape)).filter(|shape| shape.len() > 1)?,
             Op::Below { shape, dim, .. } => shape.get(*dim).map(|_| plain(shape))?,
-            Op::Each(Scalar::Mask) => joint(args[0], args[1]).filter(|shape| shape == args[0])?,
             Op::Each(_) => args[1..].iter().try_fold(args[0].to_vec(), |shape, arg| joint(&shape, arg))?,
             Op::Reduce(_, dim) => {
                 args[0].get(*dim).filter(|_| !args[0].iter().any(|extent| extent.depends_on(*dim)))?;

@@ -48,8 +48,6 @@ pub struct Round {
     members: usize,
     /// The exponents of largest numbers, which are independent of all others.
     pub symbols: HashSet<u64>,
-    /// How many arguments were hashed.
-    pub hashed: usize,
     /// Where the exponents of arguments were hashed first.
     arguments: HashMap<(u64, u64), usize>,
     /// Tensors whose exponents are hashes of arguments that were hashed elsewhere too, or twice.
@@ -83,7 +81,6 @@ impl Round {
             sets: HashMap::new(),
             members: 0,
             symbols: HashSet::new(),
-            hashed: 0,
             arguments: HashMap::new(),
             shared: HashSet::new(),
             assumes_left: false,
@@ -141,7 +138,6 @@ impl<'a> Residues<'a> {
 
     /// An independent value for an argument.
     fn symbol(&mut self, salt: u64, x: u64) -> Residue {
-        self.round.hashed += 1;
         if self.now.q
             && let Some(first) = self.round.arguments.insert((salt, x), self.tensor)
         {
@@ -185,8 +181,13 @@ impl<'a> Residues<'a> {
         args.iter().fold(self.number(0, 0), |a, b| Residue {
             p: p.add(a.p, b.p),
             q: q.add(a.q, b.q),
-            weight: if b.weight == p.one { a.weight } else { p.mul(a.weight, b.weight) },
+            weight: if b.weight == p.one { a.weight } else { self.both(a.weight, b.weight) },
         })
+    }
+
+    /// The weight of what two weights leave, which are zeros and ones for the inputs that matter.
+    fn both(&self, a: u64, b: u64) -> u64 {
+        if a == b { a } else { self.round.p.mul(a, b) }
     }
 
     fn inverse(&mut self, x: Residue) -> Residue {
@@ -219,12 +220,10 @@ impl<'a> Residues<'a> {
             last = item;
             if item.weight != self.round.p.one {
                 self.round.assumes_left |= !is_left;
-                self.round.hashed += 1;
                 members.push(self.round.hashes.pair(item.p, item.weight).0);
             } else if let Some(set) = self.round.sets.get(&item.p) {
                 members.extend_from_slice(set);
             } else {
-                self.round.hashed += 1;
                 members.push(item.p);
             }
         }
@@ -301,7 +300,7 @@ impl Domain for Residues<'_> {
             (Scalar::Mul, &[a, b]) => self.product(a, b),
             (Scalar::Sum, _) => self.sum(args),
             (Scalar::Largest, _) => self.largest(args),
-            (Scalar::Mask, &[x, mask]) => Residue { weight: self.round.p.mul(x.weight, mask.p), ..x },
+            (Scalar::Mask, &[x, mask]) => Residue { weight: self.both(x.weight, mask.p), ..x },
             (Scalar::Exp, &[x]) => {
                 let power = self.round.p.pow(self.round.base, self.round.q.integer(x.q));
                 let power = if x.weight == 0 { 0 } else { self.round.p.mul(x.weight, power) };

@@ -56,11 +56,9 @@ pub fn parse(text: &str) -> Result<Vec<Program>, String> {
     let mut programs = Vec::new();
     while reader.next < reader.lines.len() {
         let program = reader.program();
-        programs.push(
-            program.map_err(|problem| {
-                format!("line {}: {problem}", reader.lines[reader.next.clamp(1, reader.lines.len()) - 1].0 + 1)
-            })?,
-        );
+        programs.push(program.map_err(|problem| {
+            format!("line {}: {problem}", reader.lines[reader.next.clamp(1, reader.lines.len()) - 1].0 + 1)
+        })?);
     }
     Ok(programs)
 }
@@ -309,10 +307,7 @@ impl Kernel {
                     let exponent = apply(program, &format!("scale({degree})"), &[change], prefix)?;
                     let factor = apply(program, "exp", &[exponent], prefix)?;
                     let before = apply(program, "mul", &[sum, factor], prefix)?;
-                    let [old, new] = [sum, before].map(|tensor| &program.nodes[tensor].shape[prefix..]);
-                    if old != new {
-                        return Err("a maximum larger than the sum that it rescales".into());
-                    }
+                    is_like(program, before, sum, prefix)?;
                     let next = self.iteration(program, all, at)?;
                     sum = apply(program, "add", &[before, next], prefix)?;
                 }
@@ -376,7 +371,10 @@ fn apply(program: &mut Program, word: &str, args: &[usize], prefix: usize) -> Re
                 }
                 ("slice", &[dim, start, len]) => Op::Slice { dim: at(dim), start, len },
                 ("repeat", &[dim, times]) => Op::Repeat { dim: at(dim), times },
-                ("concat", &[dim]) => Op::Concat(at(dim)),
+                ("concat", &[dim]) => {
+                    let args = in_all_blocks(program, args, prefix)?;
+                    return program.push(Op::Concat(at(dim)), &args);
+                }
                 ("reshape" | "broadcast" | "below", _) if prefix > 0 => {
                     return Err(format!("{name} may not stand in a block"));
                 }
@@ -387,7 +385,31 @@ fn apply(program: &mut Program, word: &str, args: &[usize], prefix: usize) -> Re
             }
         }
     };
-    program.push(op, args)
+    let result = program.push(op, args)?;
+    if name == "mask" {
+        is_like(program, result, args[0], prefix)?;
+    }
+    Ok(result)
+}
+
+/// That a result is not larger than an operand.
+fn is_like(program: &Program, result: usize, operand: usize, prefix: usize) -> Result<(), String> {
+    let [result, operand] = [result, operand].map(|tensor| &program.nodes[tensor].shape[prefix..]);
+    if result == operand { Ok(()) } else { Err("an operand is larger than what it is applied to".into()) }
+}
+
+/// Tiles as tensors that have the same blocks and iterations.
+fn in_all_blocks(program: &mut Program, args: &[usize], prefix: usize) -> Result<Vec<usize>, String> {
+    let lens: Vec<Vec<usize>> =
+        args.iter().map(|&arg| crate::program::lens(&program.nodes[arg].shape)).collect();
+    let wide = |at: usize| lens.iter().map(|lens| lens[at]).max().unwrap_or(1);
+    let wide =
+        |own: &Vec<usize>| (0..own.len()).map(|at| if at < prefix { wide(at) } else { own[at] }).collect();
+    let pairs = args.iter().zip(&lens).map(|(&arg, own)| {
+        let wide: Vec<usize> = wide(own);
+        if wide == *own { Ok(arg) } else { program.push(Op::Broadcast(wide), &[arg]) }
+    });
+    pairs.collect()
 }
 
 /// The starts of parts of a dimension.
