@@ -9,8 +9,8 @@ use crate::independent::{Sites, Values};
 use crate::program::{Op, Program, Scalar, lens};
 use crate::real::Floats;
 use crate::residue::{Residue, Residues, Round, canonical};
+use crate::verdict::{Proof, Verdict, Witness};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
@@ -28,57 +28,6 @@ const UNCUT_WORK: f64 = 2e7;
 const SAMPLES: u64 = 16;
 /// The time for a decision that is given by default.
 pub const MAX_TIME: Duration = Duration::from_secs(9);
-
-/// The answer.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Verdict {
-    /// The candidate computes what the program computes, wherever the program is defined.
-    Proved(Proof),
-    /// It does not.
-    Refuted(Witness),
-    /// Neither was shown.
-    CannotSay(String),
-}
-
-/// What was shown, and how.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Proof {
-    /// The logarithm to base 2 of the chance that this is said of programs that differ.
-    pub log2_bound: f64,
-    /// The primes of each round.
-    pub rounds: Vec<(u64, u64)>,
-    /// Extents of indices that are treated alike, and those of the test.
-    pub cut: Vec<(usize, usize)>,
-    /// How many exponents were shown to be independent.
-    pub exponents: usize,
-    /// Set if it holds where each maximum of masked numbers is of some that the masks leave; elsewhere it was tested in floating point.
-    pub assumes_left: bool,
-}
-
-/// Where two programs differ.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Witness {
-    /// The output.
-    pub output: String,
-    /// The element, of the output cut to the shape.
-    pub element: Vec<usize>,
-    /// The shape of the output in the test.
-    pub shape: Vec<usize>,
-    /// The program's value there in floating point, at inputs that the seed decides.
-    pub expected: f64,
-    /// The candidate's.
-    pub given: f64,
-}
-
-impl fmt::Display for Witness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { output, element, shape, expected, given } = self;
-        write!(
-            f,
-            "output {output} differs at {element:?} of {shape:?}: {expected} in the program, {given} in the candidate"
-        )
-    }
-}
 
 /// A seed that the operating system draws.
 pub fn random_seed() -> u128 {

@@ -345,9 +345,9 @@ pub fn cost(program: &Program) -> (f64, f64) {
                     let k = program.nodes[node.args[0]].shape.last().map_or(1.0, |extent| extent.len as f64);
                     own * k * 5.0 + shape(&program.nodes[node.args[1]]) * 30.0
                 }
-                Op::Each(Scalar::Exp | Scalar::Reciprocal) => 200.0 * largest,
+                Op::Each(Scalar::Exp | Scalar::Reciprocal) => 350.0 * largest,
                 Op::Each(Scalar::Largest | Scalar::Relu | Scalar::Sqrt | Scalar::Log | Scalar::Erf)
-                | Op::Reduce(Scalar::Largest, _) => 60.0 * largest,
+                | Op::Reduce(Scalar::Largest, _) => 200.0 * largest,
                 op if op.is_view() => 0.0,
                 Op::Input { .. } if own > MAX_KEPT as f64 => 0.0,
                 _ => 30.0 * largest,
