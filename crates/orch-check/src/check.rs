@@ -2,7 +2,7 @@
 
 use crate::alike::{Class, Walk};
 use crate::degree::{Polynomial, fractions};
-use crate::eval::{Domain, Stop, View, cost, each_index, evaluate, index_of};
+use crate::eval::{Domain, Stop, Strided, cost, each_index, evaluate, index_of};
 use crate::exponents::{Atoms, Condition, Facts, WAYS, common, conditions, facts, hashed, needs};
 use crate::field::Key;
 use crate::independent::{Sites, Values};
@@ -539,7 +539,7 @@ const RESIDUE: f64 = 1.25 / (1u64 << 61) as f64;
 /// Elements of a tensor, in order.
 fn elements<D: Domain>(
     domain: &mut D,
-    tensors: &[Option<View<D::Value>>],
+    tensors: &[Option<Strided<D::Value>>],
     program: &Program,
     id: usize,
 ) -> Vec<D::Value> {

@@ -28,7 +28,7 @@ pub trait Domain {
 
 /// A tensor: elements, where the first one is, and the distance between neighbours along each dimension.
 #[derive(Clone)]
-pub struct View<V> {
+pub struct Strided<V> {
     elements: Elements<V>,
     first: usize,
     steps: Vec<usize>,
@@ -44,7 +44,7 @@ enum Elements<V> {
 /// Above that, elements of inputs are made when they are read.
 const MAX_KEPT: usize = 1 << 20;
 
-impl<V: Copy> View<V> {
+impl<V: Copy> Strided<V> {
     /// An element.
     #[inline(always)]
     pub fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
@@ -128,7 +128,7 @@ pub fn each_index(lens: &[usize], mut visit: impl FnMut(&[usize])) {
 }
 
 /// The extents along which a result has different elements: where an operand has, or any may be absent.
-fn varying<V>(shape: &[Extent], args: &[&View<V>]) -> Vec<usize> {
+fn varying<V>(shape: &[Extent], args: &[&Strided<V>]) -> Vec<usize> {
     let is_ragged = shape.iter().any(|extent| extent.ragged.is_some());
     let varies = |dim: usize| is_ragged || args.iter().any(|arg| arg.steps[dim] > 0);
     (0..shape.len()).map(|dim| if varies(dim) { shape[dim].len } else { 1 }).collect()
@@ -140,10 +140,10 @@ fn built<V: Copy>(
     stored: &[usize],
     absent: V,
     mut f: impl FnMut(&[usize]) -> V,
-) -> View<V> {
+) -> Strided<V> {
     let mut elements = Vec::with_capacity(stored.iter().product());
     each_index(stored, |index| elements.push(if is_present(shape, index) { f(index) } else { absent }));
-    View { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(stored) }
+    Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(stored) }
 }
 
 /// The values of all tensors that are wanted.
@@ -154,10 +154,11 @@ pub fn evaluate<D: Domain>(
     domain: &mut D,
     program: &Program,
     wanted: &[bool],
-) -> Result<Vec<Option<View<D::Value>>>, Stop> {
-    let mut tensors: Vec<Option<View<D::Value>>> = Vec::new();
+) -> Result<Vec<Option<Strided<D::Value>>>, Stop> {
+    let mut tensors: Vec<Option<Strided<D::Value>>> = Vec::new();
     for (at, node) in program.nodes.iter().enumerate() {
-        let args: Option<Vec<&View<D::Value>>> = node.args.iter().map(|&arg| tensors[arg].as_ref()).collect();
+        let args: Option<Vec<&Strided<D::Value>>> =
+            node.args.iter().map(|&arg| tensors[arg].as_ref()).collect();
         let shapes: Vec<&[Extent]> =
             node.args.iter().map(|&arg| program.nodes[arg].shape.as_slice()).collect();
         let value = match args.filter(|_| wanted[at]) {
@@ -176,9 +177,9 @@ pub fn evaluate<D: Domain>(
 fn value<D: Domain>(
     domain: &mut D,
     (at, node): (usize, &Node),
-    args: &[&View<D::Value>],
+    args: &[&Strided<D::Value>],
     shapes: &[&[Extent]],
-) -> Result<View<D::Value>, Stop> {
+) -> Result<Strided<D::Value>, Stop> {
     let shape = &node.shape;
     let [zero, one] = [0, 1].map(|num| domain.apply(&Scalar::Constant(Ratio { num, den: 1 }), &[]));
     let own = lens(shape);
@@ -200,11 +201,11 @@ fn value<D: Domain>(
     // The first operand with other steps.
     let viewed = |skipped: usize, mut steps: Vec<usize>| {
         steps.iter_mut().zip(shape).filter(|(_, extent)| extent.len == 1).for_each(|(step, _)| *step = 0);
-        View { elements: args[0].elements.clone(), first: args[0].first + skipped, steps }
+        Strided { elements: args[0].elements.clone(), first: args[0].first + skipped, steps }
     };
     Ok(match &node.op {
         Op::Input { is_mask, .. } => {
-            let input = View { elements: Elements::Input(at, *is_mask), first: 0, steps: steps(&own) };
+            let input = Strided { elements: Elements::Input(at, *is_mask), first: 0, steps: steps(&own) };
             if own.iter().product::<usize>() > MAX_KEPT {
                 input
             } else {
@@ -297,9 +298,9 @@ fn matmul<D: Domain>(
     domain: &mut D,
     at: usize,
     (shape, zero): (&[Extent], D::Value),
-    args: &[&View<D::Value>],
+    args: &[&Strided<D::Value>],
     shapes: &[&[Extent]],
-) -> Result<View<D::Value>, Stop> {
+) -> Result<Strided<D::Value>, Stop> {
     let batch = shape.len() - 2;
     let is_ragged = shape.iter().any(|extent| extent.ragged.is_some());
     let varies = |dim: usize| match dim.checked_sub(batch) {
@@ -329,7 +330,7 @@ fn matmul<D: Domain>(
             }
         }
     }
-    Ok(View { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(&stored) })
+    Ok(Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(&stored) })
 }
 
 /// A bound for what an evaluation takes: elementary operations, and elements that are held at once.

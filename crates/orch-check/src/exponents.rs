@@ -254,3 +254,67 @@ pub fn needs<'a>(
     }
     needs
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of the last tensor: whether it is finite, not negative, positive, a masked sum.
+    fn last(statements: &str) -> [bool; 4] {
+        let lines = statements.replace(';', "\n");
+        let head = "mugraph \"p\" {\nt0 = input \"x\" [2, 3]\nt1 = mask \"m\" [2, 3]";
+        let program = crate::parse(&format!("{head}\n{lines}\noutput \"o\" t0\n}}")).unwrap().remove(0);
+        let facts = *facts(&program).unwrap().last().unwrap();
+        [facts.is_finite, facts.is_nonnegative, facts.is_positive, facts.is_masked_sum]
+    }
+
+    #[test]
+    fn facts_are_those_of_all_inputs() {
+        const NO: bool = false;
+        const YES: bool = true;
+        for (statements, expected) in [
+            ("t2 = scale(1) t0", [YES, NO, NO, NO]),
+            ("t2 = scale(1) t1", [YES, YES, NO, YES]),
+            ("t2 = scale(-1) t1", [YES, NO, NO, NO]),
+            ("t2 = scale(0) t1", [YES, NO, NO, NO]),
+            ("t2 = square t0", [YES, YES, NO, NO]),
+            ("t2 = exp t0", [YES, YES, YES, YES]),
+            ("t2 = exp t0; t3 = sum(1) t2", [YES, YES, YES, YES]),
+            ("t2 = exp t0; t3 = add t2, t0", [YES, NO, NO, NO]),
+            ("t2 = exp t0; t3 = square t0; t4 = add t2, t3", [YES, YES, YES, NO]),
+            ("t2 = exp t0; t3 = mul t2, t1", [YES, YES, NO, YES]),
+            ("t2 = exp t0; t3 = mul t2, t0", [YES, NO, NO, NO]),
+            ("t2 = exp t0; t3 = transpose(1, 0) t2; t4 = matmul t2, t3", [YES, YES, YES, YES]),
+            ("t2 = square t0; t3 = offset(1/9) t2", [YES, YES, YES, NO]),
+            ("t2 = square t0; t3 = offset(0) t2", [YES, YES, NO, NO]),
+            ("t2 = square t0; t3 = offset(-1/9) t2", [YES, NO, NO, NO]),
+            ("t2 = exp t0; t3 = offset(-1) t2", [YES, NO, NO, NO]),
+            ("t2 = mask t0, t1", [NO, NO, NO, NO]),
+            ("t2 = exp t0; t3 = mask t2, t1", [NO, YES, NO, NO]),
+            ("t2 = mask t0, t1; t3 = exp t2", [YES, YES, NO, YES]),
+            ("t2 = mask t0, t1; t3 = guard t2", [YES, NO, NO, NO]),
+            ("t2 = mask t0, t1; t3 = add t2, t0; t4 = exp t3", [YES, YES, NO, YES]),
+            ("t2 = mask t0, t1; t3 = largest(1) t2", [NO, NO, NO, NO]),
+            ("t2 = mask t0, t1; t3 = max t2, t0", [YES, NO, NO, NO]),
+            ("t2 = exp t0; t3 = max t2, t0", [YES, YES, YES, NO]),
+            ("t2 = exp t0; t3 = mask t2, t1; t4 = max t3, t0", [YES, NO, NO, NO]),
+            ("t2 = relu t0", [YES, YES, NO, NO]),
+            ("t2 = sqrt t0", [YES, YES, NO, NO]),
+            ("t2 = log t0", [YES, NO, NO, NO]),
+            ("t2 = square t0; t3 = reciprocal t2", [YES, YES, YES, NO]),
+            ("t2 = reciprocal t0", [YES, NO, NO, NO]),
+            ("t2 = exp t0; t3 = concat(1) t2, t1", [YES, YES, NO, YES]),
+            // The last of four parts of three elements has none.
+            (
+                "t2 = exp t0; t3 = block [1] loop 1 {; s0 = load t2 [-] -; s1 = sum(1) s0; store s1 [-]; }",
+                [YES, YES, YES, YES],
+            ),
+            (
+                "t2 = exp t0; t3 = block [4] loop 1 {; s0 = load t2 [1] -; s1 = sum(1) s0; store s1 [1]; }",
+                [YES, YES, NO, YES],
+            ),
+        ] {
+            assert_eq!(last(statements), expected, "{statements}");
+        }
+    }
+}

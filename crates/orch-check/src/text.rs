@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
                 ["block", grid, "loop", iterations, "{"] => {
                     kernels += 1;
                     let (blocks, iterations) = (numbers(grid)?, number(iterations)?);
-                    let kernel = Kernel { number: kernels, blocks, iterations, ..Kernel::default() };
+                    let kernel = KernelText { number: kernels, blocks, iterations, ..KernelText::default() };
                     names.extend(self.kernel(&mut program, &names, kernel)?);
                 }
                 [kind @ ("input" | "mask"), name, shape] if name.starts_with('"') => {
@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
         &mut self,
         program: &mut Program,
         tensors: &[usize],
-        mut kernel: Kernel,
+        mut kernel: KernelText,
     ) -> Result<Vec<usize>, String> {
         let blocks = kernel.blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
         if !blocks.is_some_and(|blocks| (1..=MAX_BLOCKS).contains(&blocks))
@@ -221,7 +221,7 @@ struct Tile {
 }
 
 #[derive(Default)]
-struct Kernel {
+struct KernelText {
     number: usize,
     /// Along each axis of the grid. These are the first dimensions of a tile's tensor, then comes that of the loop.
     blocks: Vec<usize>,
@@ -231,7 +231,7 @@ struct Kernel {
     running: BTreeMap<usize, Vec<usize>>,
 }
 
-impl Kernel {
+impl KernelText {
     fn named(&self, name: &str) -> Result<Tile, String> {
         let numbers: Vec<usize> = (0..self.tiles.len()).collect();
         Ok(self.tiles[named(name, 's', &numbers)?])
