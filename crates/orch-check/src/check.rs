@@ -1,17 +1,16 @@
 //! The decision for a pair of programs.
 
-use crate::alike::Walk;
-use crate::degree::{Fraction, Polynomial, fractions};
-use crate::eval::{Array, Domain, Stop, cost, outputs};
-use crate::exponents::{At, Atoms, conditions, facts, hashed};
+use crate::alike::{Class, Walk};
+use crate::degree::{Polynomial, fractions};
+use crate::eval::{Domain, Stop, Strided, cost, each_index, evaluate, index_of};
+use crate::exponents::{Atoms, Condition, Facts, WAYS, common, conditions, facts, hashed, needs};
 use crate::field::Key;
-use crate::independent::{Single, Values};
-use crate::op::Op;
-use crate::program::{Node, Program, Tile};
-use crate::real::{Floats, Signs};
-use crate::residue::{DIVISORS, EXPONENTS, LISTS, LOGARITHMS, RADICANDS, Residues, Round, canonical};
-use std::collections::{BTreeMap, HashSet};
-use std::fmt;
+use crate::independent::{Sites, Values};
+use crate::program::{Op, Program, Scalar, lens};
+use crate::real::Floats;
+use crate::residue::{Residue, Residues, Round, canonical};
+use crate::verdict::{Proof, Verdict, Witness};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
@@ -19,67 +18,16 @@ use std::time::{Duration, Instant};
 pub const LOG2_BOUND: f64 = -80.0;
 /// The most rounds that are made.
 const MAX_ROUNDS: usize = 4;
-/// The most elementary operations of all evaluations together.
-const MAX_WORK: f64 = 9e9;
+/// The most elementary operations of one round.
+const MAX_WORK: f64 = 4.5e9;
 /// The most elements that an evaluation holds at once: 24 bytes each, and two evaluations run at once.
 const MAX_ELEMENTS: f64 = 1.8e7;
 /// Below that many operations the programs are also compared as they are, without a cut.
 const UNCUT_WORK: f64 = 2e7;
-/// Above that many operations one block computes all of what is cut, since others would do the same again.
-const LARGE_WORK: f64 = 3e8;
 /// How many inputs are tried in floating point, to show that programs differ.
 const SAMPLES: u64 = 16;
 /// The time for a decision that is given by default.
 pub const MAX_TIME: Duration = Duration::from_secs(9);
-
-/// The answer.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Verdict {
-    /// The candidate computes what the program computes, wherever the program is defined.
-    Proved(Proof),
-    /// It does not.
-    Refuted(Witness),
-    /// Neither was shown.
-    CannotSay(String),
-}
-
-/// What was shown, and how.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Proof {
-    /// The logarithm to base 2 of the chance that this is said of programs that differ.
-    pub log2_bound: f64,
-    /// The primes of each round.
-    pub rounds: Vec<(u64, u64)>,
-    /// Extents of indices that are treated alike, and those of the test.
-    pub cut: Vec<(usize, usize)>,
-    /// How many exponents were shown to be independent.
-    pub exponents: usize,
-}
-
-/// Where two programs differ.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Witness {
-    /// The output.
-    pub output: String,
-    /// The element, of the output cut to the shape.
-    pub element: Vec<usize>,
-    /// The shape of the output in the test.
-    pub shape: Vec<usize>,
-    /// The program's value there in floating point, at inputs that the seed decides.
-    pub expected: f64,
-    /// The candidate's.
-    pub given: f64,
-}
-
-impl fmt::Display for Witness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { output, element, shape, expected, given } = self;
-        write!(
-            f,
-            "output {output} differs at {element:?} of {shape:?}: {expected} in the program, {given} in the candidate"
-        )
-    }
-}
 
 /// A seed that the operating system draws.
 pub fn random_seed() -> u128 {
@@ -96,255 +44,338 @@ pub fn check(program: &Program, candidate: &Program, seed: u128, time: Duration)
     pair.unwrap_or_else(Verdict::CannotSay)
 }
 
-/// Both programs, whole, cut, and with single elements along what is cut.
+/// Both programs, whole and cut.
 struct Pair<'a> {
-    program: &'a Program,
-    candidate: &'a Program,
+    whole: [&'a Program; 2],
     small: [Program; 2],
-    single: [Program; 2],
-    cut: Vec<(usize, usize)>,
-    /// Of each program, at the places of inputs, the number of the input.
+    walk: Walk,
+    extents: BTreeMap<Class, usize>,
+    /// Of each program, at inputs the number of the input.
     inputs: [Vec<u64>; 2],
-    /// Positions of the candidate's outputs, in the order of the program's.
-    outputs: Vec<usize>,
+    /// Names and tensors of outputs in both programs.
+    outputs: Vec<(String, [usize; 2])>,
+    /// Of each program, what must be defined; of the candidate what signs alone do not show.
+    conditions: [BTreeSet<(Condition, usize)>; 2],
+    facts: [Vec<Facts>; 2],
+    /// Of each program, by way.
+    atoms: [Vec<Option<Atoms>>; 2],
 }
 
-/// Values that a program lists.
-type Lists = [Vec<u64>; LISTS];
+/// What was counted, at most, in any round.
+#[derive(Default)]
+struct Seen {
+    rounds: usize,
+    /// Atoms of the program and of the candidate, by way.
+    atoms: [[usize; 2]; WAYS],
+    /// Conditions of the program, and those of the candidate that must be among them.
+    conditions: [usize; 2],
+    assumes_left: bool,
+}
+
+/// What is asked of a program in a round: the exponents of some tensors, the numbers of others.
+#[derive(Clone, Copy)]
+struct Ask<'s> {
+    /// Whole or cut programs.
+    programs: [&'s Program; 2],
+    exponents: &'s BTreeSet<usize>,
+    numbers: &'s BTreeSet<usize>,
+    /// Outputs, too.
+    outputs: bool,
+    /// A tensor that has other exponents than it had.
+    changed: Option<usize>,
+}
+
+/// What a program answered.
+struct Answer {
+    /// The elements of each output.
+    outputs: Vec<Vec<Residue>>,
+    /// Of tensors that were asked for the elements that one element of an output depends on, but for minus infinities.
+    values: BTreeMap<usize, Vec<Residue>>,
+    round: Round,
+}
+
+impl Answer {
+    fn exponents(&self, tensors: &BTreeSet<usize>) -> Values {
+        let of = |tensor: &usize| Some((*tensor, self.values.get(tensor)?.iter().map(|x| x.q).collect()));
+        tensors.iter().filter_map(of).collect()
+    }
+
+    /// The values of atoms or their negatives, and zero.
+    fn atoms(&self, atoms: Option<&Atoms>) -> HashSet<u64> {
+        let values = atoms
+            .iter()
+            .flat_map(|atoms| &atoms.tensors)
+            .filter_map(|tensor| self.values.get(tensor))
+            .flatten();
+        values.map(|x| canonical(self.round.q, x.q)).chain([0]).collect()
+    }
+
+    /// The numbers of one kind of conditions; divisors may be negative.
+    fn numbers(&self, tensors: &BTreeSet<(Condition, usize)>, kind: Condition) -> Vec<(usize, u64)> {
+        let number =
+            |x: &Residue| if kind == Condition::Divisor { canonical(self.round.p, x.p) } else { x.p };
+        let of =
+            |tensor: usize| self.values.get(&tensor).into_iter().flatten().map(move |x| (tensor, number(x)));
+        tensors
+            .iter()
+            .filter(|(condition, _)| *condition == kind)
+            .flat_map(|&(_, tensor)| of(tensor))
+            .collect()
+    }
+
+    /// The output and the element that differ first.
+    fn difference(&self, other: &Answer) -> Option<(usize, usize)> {
+        let differs = |(a, b): (&Residue, &Residue)| (a.p, a.weight) != (b.p, b.weight);
+        let of = |(a, b): (&Vec<Residue>, &Vec<Residue>)| a.iter().zip(b).position(differs);
+        self.outputs
+            .iter()
+            .zip(&other.outputs)
+            .enumerate()
+            .find_map(|(output, pair)| Some((output, of(pair)?)))
+    }
+}
 
 impl<'a> Pair<'a> {
     fn new(program: &'a Program, candidate: &'a Program) -> Result<Pair<'a>, String> {
-        let signature = |program: &Program| -> BTreeMap<String, (bool, Vec<usize>)> {
-            program
-                .inputs()
-                .map(|(at, name, mask)| (name.to_owned(), (mask, program.shapes[at].clone())))
-                .collect()
-        };
-        let known = signature(program);
-        if known != signature(candidate) {
+        let whole = [program, candidate];
+        let signatures = whole.map(|program| -> BTreeMap<&str, (bool, &[usize])> {
+            program.inputs().map(|(_, name, is_mask, shape)| (name, (is_mask, shape))).collect()
+        });
+        if signatures[0] != signatures[1] {
             return Err("the programs have other inputs, by name, kind or shape".into());
         }
-        let mut order = Vec::new();
+        let mut outputs = Vec::new();
         for (name, id) in &program.outputs {
-            let position = candidate.outputs.iter().position(|(other, _)| other == name);
-            let position =
-                position.filter(|&at| candidate.shapes[candidate.outputs[at].1] == program.shapes[*id]);
-            order.push(
-                position
-                    .ok_or_else(|| format!("the candidate has no output {name} of the program's shape"))?,
-            );
+            let shape = |program: &Program, id: usize| lens(&program.nodes[id].shape);
+            let other = candidate.outputs.iter().find(|(other, _)| other == name).map(|(_, id)| *id);
+            let other = other.filter(|&other| shape(candidate, other) == shape(program, *id));
+            let other =
+                other.ok_or_else(|| format!("the candidate has no output {name} of the program's shape"))?;
+            outputs.push((name.clone(), [*id, other]));
         }
-        if candidate.outputs.len() != order.len() {
+        if candidate.outputs.len() != outputs.len() {
             return Err("the candidate has further outputs".into());
         }
-        for program in [program, candidate] {
-            masks_are_masks(program)?;
-        }
         let mut walk = Walk::default();
-        let mut names = BTreeMap::new();
-        walk.program(program, &mut names, |_| true);
-        walk.program(candidate, &mut names, |_| true);
-        let pairs = program.outputs.iter().zip(&order).map(|((_, id), &at)| (*id, candidate.outputs[at].1));
-        walk.match_outputs(&pairs.collect::<Vec<_>>());
+        walk.program(program, |_| true);
+        walk.program(candidate, |_| true);
+        walk.match_outputs(&outputs.iter().map(|(_, [a, b])| (*a, *b)).collect::<Vec<_>>());
         walk.finish();
-        let extents = walk.extents([program, candidate]);
-        let ones = extents.keys().map(|&class| (class, 1)).collect();
-        let small = [walk.cut(0, program, &extents, 2)?, walk.cut(1, candidate, &extents, 2)?];
-        let small = match cost(&small[1])? {
-            (work, _) if work > LARGE_WORK => {
-                [walk.cut(0, program, &extents, 1)?, walk.cut(1, candidate, &extents, 1)?]
+        let extents = walk.extents(whole);
+        let small = [walk.cut(0, program, &extents)?, walk.cut(1, candidate, &extents)?];
+        let mut work = 0.0;
+        for program in &small {
+            let (once, held) = cost(program);
+            work += once;
+            if held > MAX_ELEMENTS {
+                return Err(format!(
+                    "a test holds {held:.1e} elements at once; at most {MAX_ELEMENTS:.1e} are"
+                ));
             }
-            _ => small,
-        };
-        let single = [walk.cut(0, program, &ones, 1)?, walk.cut(1, candidate, &ones, 1)?];
-        let number = |name: &str| known.keys().position(|known| known == name).unwrap_or(0) as u64;
-        let numbers = |program: &Program| {
-            let mut numbers = vec![0; program.place_count];
-            program.inputs().for_each(|(at, name, _)| numbers[program.place(at, None)] = number(name));
+        }
+        if work > MAX_WORK {
+            return Err(format!("a test takes {work:.1e} operations; at most {MAX_WORK:.1e} are made"));
+        }
+        let inputs = whole.map(|program| {
+            let mut numbers = vec![0; program.nodes.len()];
+            let number =
+                |name: &str| signatures[0].keys().position(|known| *known == name).unwrap_or(0) as u64;
+            program.inputs().for_each(|(at, name, ..)| numbers[at] = number(name));
             numbers
-        };
-        let cut = extents.iter().map(|(&class, &now)| (walk.extent(class), now)).collect();
-        let inputs = [numbers(program), numbers(candidate)];
-        Ok(Pair { program, candidate, small, single, cut, inputs, outputs: order })
+        });
+        let facts = [facts(&small[0])?, facts(&small[1])?];
+        Ok(Pair {
+            conditions: [conditions(&small[0]), unsure(&small[1], &facts[1])],
+            facts,
+            atoms: [0, 1].map(|at| (0..WAYS).map(|way| Atoms::new(&small[at], way)).collect()),
+            whole,
+            small,
+            walk,
+            extents,
+            inputs,
+            outputs,
+        })
     }
 
     fn decide(&self, key: Key, deadline: Instant) -> Result<Verdict, String> {
-        self.within_budget()?;
-        let mut ways: Vec<Result<usize, String>> = vec![Ok(0); EXPONENTS.len()];
-        let atoms = [0, 1].map(|at| EXPONENTS.map(|way| Atoms::new(&self.small[at], way)));
-        let required = self.required_conditions()?;
-        let mut rounds = Vec::new();
-        let mut seen = Seen::default();
-        let mut trial = 0;
+        let mut ways: Vec<Result<usize, String>> = vec![Ok(0); WAYS];
+        let (mut rounds, mut seen, mut trial) = (Vec::new(), Seen::default(), 0);
         while rounds.len() < MAX_ROUNDS {
-            let mut round = Round::new(key.derived(trial), deadline);
+            let round = Round::new(key.derived(trial), deadline);
             trial += 1;
-            match self.round(&mut round, &atoms, &required, &mut ways, &mut seen) {
+            match self.round(&round, &mut ways, &mut seen) {
                 Err(Stop::Undefined(_)) if trial < 4 * MAX_ROUNDS as u64 => continue,
                 Err(Stop::Undefined(reason)) => {
                     return Err(format!("no inputs for which the program is defined: {reason}"));
                 }
                 Err(Stop::Unsupported(reason)) => return Err(reason),
-                Ok(Some((output, element))) => return Ok(self.refuted(key, deadline, (output, element))),
+                Ok(Some(element)) => return Ok(self.differ(self.small.each_ref(), key, deadline, element)),
                 Ok(None) => {}
             }
             rounds.push((round.p.prime, round.q.prime));
-            let best = (0..ways.len()).filter_map(|way| self.bound(way, &ways, &atoms, &seen, rounds.len()));
+            let best = (0..WAYS).filter_map(|way| self.bound(way, &ways, &seen, rounds.len()));
             let Some((log2_bound, exponents)) = best.min_by(|a, b| a.0.total_cmp(&b.0)) else {
                 let reasons: Vec<String> = ways.into_iter().filter_map(Result::err).collect();
                 return Err(format!("exponents are not shown to be independent: {}", reasons.join("; ")));
             };
             if log2_bound <= LOG2_BOUND {
-                if let Some(at) = self.differ_uncut(key, deadline)? {
-                    return Ok(self.refuted(key, deadline, at));
+                if let Some(verdict) = self.compare_whole(key, deadline)? {
+                    return Ok(verdict);
                 }
+                if seen.assumes_left
+                    && self.floats_differ(self.small.each_ref(), key, deadline, true).is_some()
+                {
+                    return Err("floating-point numbers differ where masks leave nothing of a maximum".into());
+                }
+                let cut = self.extents.iter().map(|(&class, &now)| (self.walk.extent(class), now)).collect();
                 // A seed has 128 bits: what is chosen by it has no smaller chance.
                 let log2_bound = log2_bound.max(-120.0);
-                return Ok(Verdict::Proved(Proof { log2_bound, rounds, cut: self.cut.clone(), exponents }));
+                return Ok(Verdict::Proved(Proof {
+                    log2_bound,
+                    rounds,
+                    cut,
+                    exponents,
+                    assumes_left: seen.assumes_left,
+                }));
             }
         }
         Err(format!("a chance of 2^{LOG2_BOUND} is not reached in {MAX_ROUNDS} rounds"))
     }
 
-    fn within_budget(&self) -> Result<(), String> {
-        let mut work = 0.0;
-        for (program, times) in self.small.iter().zip([1.0; 2]).chain(self.single.iter().zip([4.0, 1.0])) {
-            let (once, elements) = cost(program)?;
-            work += once * times;
-            if elements > MAX_ELEMENTS {
-                return Err(format!(
-                    "a test holds {elements:.1e} elements at once; at most {MAX_ELEMENTS:.1e} are"
-                ));
-            }
+    /// What a program answers in a round.
+    fn ask(&self, at: usize, round: &Round, ask: Ask) -> Result<Answer, Stop> {
+        let (program, mut round) = (ask.programs[at], round.clone());
+        let outputs: Vec<usize> =
+            self.outputs.iter().filter(|_| ask.outputs).map(|(_, ids)| ids[at]).collect();
+        let needs = needs(program, ask.exponents, ask.numbers.iter().chain(&outputs));
+        let wanted: Vec<bool> = needs.iter().map(|needs| needs.p || needs.q).collect();
+        let mut domain = Residues::new(&mut round, &needs, &self.inputs[at], ask.changed);
+        let tensors = evaluate(&mut domain, program, &wanted)?;
+        let outputs = outputs.iter().map(|&id| elements(&mut domain, &tensors, program, id)).collect();
+        let mut values = BTreeMap::new();
+        for &id in ask.exponents.union(ask.numbers) {
+            let all = tensors[id]
+                .iter()
+                .flat_map(|view| view.values(&mut domain, &program.nodes[id].shape, &self.is_single(at, id)));
+            values.insert(id, all.filter(|x| x.weight != 0).collect());
         }
-        if work > MAX_WORK / 2.0 {
-            return Err(format!(
-                "a test takes {work:.1e} operations; at most {:.1e} are made",
-                MAX_WORK / 2.0
-            ));
-        }
-        Ok(())
-    }
-
-    /// What must be among the program's divisors, radicands or arguments of logarithms, so that the candidate is defined
-    /// wherever the program is: what signs alone do not show.
-    fn required_conditions(&self) -> Result<Vec<(At, usize)>, String> {
-        let program = &self.single[1];
-        if conditions(program).is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut signs = Signs::new(program.place_count);
-        outputs(&mut signs, program).map_err(|stop| format!("{stop:?}"))?;
-        for (at, _, _) in program.inputs() {
-            let place = program.place(at, None);
-            signs.at[place] = signs.input(place, matches!(program.nodes[at], Node::Input(_, true)), 0);
-        }
-        let holds = |(at, list): &(At, usize)| {
-            let place = program.place(at.0, at.1);
-            match *list {
-                DIVISORS => {
-                    signs.is_nonzero(place) || matches!(program.op_at(at.0, at.1), Some((Op::Mul, _)))
-                }
-                RADICANDS => signs.is_nonnegative(place),
-                _ => signs.is_nonzero(place) && signs.is_nonnegative(place),
-            }
-        };
-        Ok(conditions(program).into_iter().filter(|condition| !holds(condition)).collect())
+        Ok(Answer { outputs, values, round })
     }
 
     /// One test: where the programs differ, if they do.
     fn round(
         &self,
-        round: &mut Round,
-        atoms: &[[Option<Atoms>; 3]; 2],
-        required: &[(At, usize)],
+        round: &Round,
         ways: &mut [Result<usize, String>],
         seen: &mut Seen,
     ) -> Result<Option<(usize, usize)>, Stop> {
-        let asked = [conditions(&self.small[0]), required.to_vec()];
-        let run = |at: usize| -> Result<(Vec<Array<_>>, Lists), Stop> {
-            let facts = facts(&self.small[at], &asked[at]);
-            let mut round = round.clone();
-            let mut domain = Residues::new(&mut round, &facts, &self.inputs[at]);
-            let values = outputs(&mut domain, &self.small[at])?;
-            Ok((values, domain.lists))
+        let exponents = [0, 1]
+            .map(|at| self.atoms[at].iter().flatten().flat_map(|atoms| atoms.tensors.clone()).collect());
+        let numbers = [0, 1].map(|at| self.conditions[at].iter().map(|(_, tensor)| *tensor).collect());
+        let ask = |at: usize| Ask {
+            programs: self.small.each_ref(),
+            exponents: &exponents[at],
+            numbers: &numbers[at],
+            outputs: true,
+            changed: None,
         };
-        let undefined = |stop| match stop {
-            Stop::Undefined(reason) => {
-                Stop::Unsupported(format!("the candidate is not defined where the program is: {reason}"))
-            }
-            stop => stop,
-        };
-        let [expected, given] = both(run);
-        let ((expected, known), (given, listed)) = (expected?, given.map_err(undefined)?);
-        for (output, expected) in expected.iter().enumerate() {
-            let given = &given[self.outputs[output]];
-            if expected.data.iter().chain(&given.data).any(|x| x.weight == 0) {
-                return Err(Stop::Unsupported("an output may be minus infinity".into()));
-            }
-            let differs = |(a, b): (&crate::residue::Residue, &crate::residue::Residue)| {
-                (a.p, a.weight) != (b.p, b.weight)
-            };
-            if let Some(element) = expected.data.iter().zip(&given.data).position(differs) {
-                return Ok(Some((output, element)));
-            }
+        let [own, other] = both(|at| self.ask(at, round, ask(at)));
+        let (own, other) = (own?, other.map_err(undefined)?);
+        if own.outputs.iter().chain(&other.outputs).flatten().any(|x| x.weight == 0) {
+            return Err(Stop::Unsupported("an output may be minus infinity".into()));
         }
-        for list in DIVISORS..LISTS {
-            let known: HashSet<u64> = known[list].iter().copied().collect();
-            seen.conditions[0] = seen.conditions[0].max(known.len());
-            seen.conditions[1] = seen.conditions[1].max(listed[list].len());
-            if let Some(missing) = listed[list].iter().find(|x| !known.contains(x)) {
-                let what = match list {
-                    DIVISORS => "a divisor of the candidate is not shown to be nonzero",
-                    RADICANDS => {
-                        "a root of the candidate is not shown to be of something that is not negative"
-                    }
-                    _ => "a logarithm of the candidate is not shown to be of something positive",
-                };
-                debug_assert!(list <= LOGARITHMS);
-                return Err(Stop::Unsupported(format!(
-                    "{what}, where the program is defined (residue {missing})"
-                )));
-            }
+        if let Some(difference) = own.difference(&other) {
+            return Ok(Some(difference));
         }
-        // What one element of an output is made of.
-        let single = |at: usize| Single {
-            whole: if at == 0 { self.program } else { self.candidate },
-            program: &self.single[at],
-            atoms: &atoms[at],
-            inputs: &self.inputs[at],
+        self.check_defined(round, [&own, &other], seen)?;
+        seen.assumes_left |= own.round.assumes_left || other.round.assumes_left;
+        let values = own.exponents(&exponents[0]);
+        let mut changes: BTreeMap<usize, Values> = BTreeMap::new();
+        let mut changed = |source: usize| -> Result<Values, Stop> {
+            if let Some(known) = changes.get(&source) {
+                return Ok(known.clone());
+            }
+            let ask = Ask { outputs: false, numbers: &BTreeSet::new(), changed: Some(source), ..ask(0) };
+            let values = self.ask(0, round, ask)?.exponents(&exponents[0]);
+            changes.insert(source, values.clone());
+            Ok(values)
         };
-        let [known, given] = both(|at| {
-            let mut round = round.clone();
-            let values = single(at).values(&mut round, None)?;
-            Ok((values, round))
-        });
-        let ((known, own), (given, other)) = (known?, given.map_err(undefined)?);
-        seen.hashed = seen.hashed.max(own.hashed + other.hashed);
-        let symbols: HashSet<u64> = own.symbols.union(&other.symbols).copied().collect();
-        (round.symbols, round.shared) = (own.symbols, own.shared);
-        let independent = single(0).independent(round, &known)?;
-        for (way, result) in independent.into_iter().enumerate() {
-            if ways[way].is_err() {
+        let mut sites = Sites {
+            program: self.whole[0],
+            is_single: &|tensor| self.is_single(0, tensor),
+            values: &values,
+            changed: &mut changed,
+        };
+        for (way, result) in ways.iter_mut().enumerate().filter(|(_, result)| result.is_ok()) {
+            let Some(atoms) = &self.atoms[0][way] else {
+                *result = Err("exponents are not seen in this way".into());
                 continue;
+            };
+            let [known, given] = [own.atoms(Some(atoms)), other.atoms(self.atoms[1][way].as_ref())];
+            let is_symbol = |x: &&u64| own.round.symbols.contains(x) || other.round.symbols.contains(x);
+            let missing = given.iter().filter(|x| !known.contains(x) && !is_symbol(x)).count();
+            seen.atoms[way] = [seen.atoms[way][0].max(known.len()), seen.atoms[way][1].max(given.len())];
+            if missing > 0 {
+                *result = Err(format!("{missing} exponents of the candidate are not among the program's"));
+            } else if seen.rounds == 0 {
+                // What depends on something in one round does.
+                *result = sites.independent(&atoms.tensors, &own.round)?;
             }
-            let of = |at: usize, values: &Values| -> HashSet<u64> {
-                let sites = atoms[at][way].iter().flat_map(|atoms| &atoms.at);
-                let values = sites
-                    .filter_map(|&(node, tile)| values.get(&self.single[at].place(node, tile)))
-                    .flatten();
-                values.map(|&x| canonical(round.q, x)).chain([0]).collect()
-            };
-            let (known, given) = (of(0, &known), of(1, &given));
-            seen.atoms = [seen.atoms[0].max(known.len()), seen.atoms[1].max(given.len())];
-            let missing = given.iter().filter(|x| !known.contains(x) && !symbols.contains(x)).count();
-            ways[way] = if missing == 0 {
-                result
-            } else {
-                Err(format!("{missing} exponents of the candidate are not among the program's"))
-            };
         }
+        seen.rounds += 1;
         Ok(None)
+    }
+
+    /// Along which dimensions of a tensor an element of an output depends on one index.
+    fn is_single(&self, at: usize, tensor: usize) -> Vec<bool> {
+        self.walk.classes(at, tensor).iter().map(Option::is_some).collect()
+    }
+
+    /// That the candidate is defined where the program is: what signs do not show is a number of the program that has to be
+    /// nonzero and the like, or a sum of masked exponentials that has no term where one of the program's has none.
+    fn check_defined(&self, round: &Round, answers: [&Answer; 2], seen: &mut Seen) -> Result<(), Stop> {
+        let mut left: BTreeSet<usize> = BTreeSet::new();
+        for kind in [Condition::Divisor, Condition::Radicand, Condition::Logarithm] {
+            let [known, given] = [0, 1].map(|at| answers[at].numbers(&self.conditions[at], kind));
+            let known: HashSet<u64> = known.into_iter().map(|(_, x)| x).collect();
+            seen.conditions = [seen.conditions[0].max(known.len()), seen.conditions[1].max(given.len())];
+            for (tensor, _) in given.into_iter().filter(|(_, x)| !known.contains(x)) {
+                if kind != Condition::Divisor || !self.facts[1][tensor].is_masked_sum {
+                    return Err(Stop::Unsupported(format!(
+                        "{kind:?} {tensor} of the candidate is not shown to be defined where the program is"
+                    )));
+                }
+                left.insert(tensor);
+            }
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        // With powers of one, what is left of sums is which terms are masked.
+        let mut weights = round.clone();
+        weights.base = round.p.one;
+        let divisors = self.conditions[0]
+            .iter()
+            .filter(|(kind, tensor)| *kind == Condition::Divisor && self.facts[0][*tensor].is_masked_sum);
+        let asked = [divisors.map(|(_, tensor)| *tensor).collect(), left];
+        let [known, given] = both(|at| {
+            let none = BTreeSet::new();
+            let ask = Ask {
+                programs: self.small.each_ref(),
+                exponents: &none,
+                numbers: &asked[at],
+                outputs: false,
+                changed: None,
+            };
+            self.ask(at, &weights, ask)
+                .map(|answer| answer.values.into_values().flatten().map(|x| x.p).collect::<HashSet<u64>>())
+        });
+        let (known, given) = (known.map_err(undefined)?, given.map_err(undefined)?);
+        if given.is_subset(&known) {
+            Ok(())
+        } else {
+            Err(Stop::Unsupported("a sum of masked exponentials in the candidate may have no terms where the program is defined".into()))
+        }
     }
 
     /// The logarithm to base 2 of the chance that programs that differ have passed so many rounds, and the number of exponents.
@@ -352,52 +383,65 @@ impl<'a> Pair<'a> {
         &self,
         way: usize,
         ways: &[Result<usize, String>],
-        atoms: &[[Option<Atoms>; 3]; 2],
         seen: &Seen,
         rounds: usize,
     ) -> Option<(f64, usize)> {
         let own = *ways[way].as_ref().ok()?;
-        let (a, b) = (atoms[0][way].as_ref()?, atoms[1][way].as_ref()?);
-        let denominator = b.denominator(a.denominator(1)?)?;
-        let sizes = [a, b].map(|atoms| atoms.degrees(denominator));
-        let sizes = [0, 1].map(|at| fractions(&self.single[at], &sizes[at]));
-        let of = |at: usize, node: usize, tile| sizes[at][self.single[at].place(node, tile)];
+        let (a, b) = (self.atoms[0][way].as_ref()?, self.atoms[1][way].as_ref()?);
+        let denominator = common(a.denominator, b.denominator)? as f64;
+        let sizes =
+            [a, b].map(|atoms| atoms.sizes.iter().map(|size| size * denominator).collect::<Vec<f64>>());
+        let degrees = [0, 1].map(|at| fractions(&self.small[at], &sizes[at]));
         let mut difference = Polynomial::default();
-        for ((_, id), &position) in self.program.outputs.iter().zip(&self.outputs) {
-            let (a, b) = (of(0, *id, None), of(1, self.candidate.outputs[position].1, None));
-            difference = difference.max(crossed(a, b));
+        for (_, ids) in &self.outputs {
+            difference = difference.max(degrees[0][ids[0]].difference(degrees[1][ids[1]]));
         }
-        // Differences of two atoms, of two arguments of hashes, of two divisors.
+        // Differences of two atoms, of two arguments of hashes for one element of an output, of two divisors.
         let [mut atom, mut argument, mut condition] = [Polynomial::default(); 3];
+        let mut arguments = 0.0;
         for (at, atoms) in [a, b].into_iter().enumerate() {
-            let program = &self.single[at];
-            let widen = |all: &mut Polynomial, (node, tile): At| {
-                *all = all.max(crossed(of(at, node, tile), of(at, node, tile)))
+            let program = &self.small[at];
+            let widen = |all: &mut Polynomial, tensor: usize| {
+                *all = all.max(degrees[at][tensor].difference(degrees[at][tensor]))
             };
-            atoms.at.iter().for_each(|&site| widen(&mut atom, site));
-            conditions(program).iter().for_each(|&(site, _)| widen(&mut condition, site));
-            hashed(program, atoms).into_iter().for_each(|site| widen(&mut argument, site));
+            let needs = needs(program, &atoms.tensors, self.outputs.iter().map(|(_, ids)| &ids[at]));
+            atoms.tensors.iter().for_each(|&tensor| widen(&mut atom, tensor));
+            self.conditions[at].iter().for_each(|&(_, tensor)| widen(&mut condition, tensor));
+            // Weights of masked numbers are compared as arguments of hashes are.
+            let masked = (0..program.nodes.len()).filter(|&tensor| degrees[at][tensor].weight > 0.0);
+            for tensor in hashed(program, &needs).into_iter().chain(masked) {
+                widen(&mut argument, tensor);
+                let extents = program.nodes[tensor].shape.iter().zip(self.is_single(at, tensor));
+                let count = extents.filter(|(_, is_single)| !is_single).map(|(extent, _)| extent.len as f64);
+                // A set of which the largest is taken is hashed, too.
+                arguments += 2.0 * count.product::<f64>();
+            }
         }
         let vanishes = |height: f64| height / 61.0 * f64::powi(2.0, -50);
         let chance = |count: f64, polynomial: Polynomial| {
             count * ((1.0 + polynomial.degree()) * RESIDUE + vanishes(polynomial.height))
         };
-        // The atoms at one place are one function of arguments that are alike.
-        let sites = (a.at.len() + b.at.len()) as f64;
-        let of_atoms =
-            |count: f64| count * atom.degree() * RESIDUE + sites.powi(2) * 4.0 * vanishes(2.0 * atom.height);
+        // The atoms of one tensor are one function of arguments that are alike.
+        let tensors = (a.tensors.len() + b.tensors.len()) as f64;
+        let of_atoms = |count: f64| {
+            count * atom.degree() * RESIDUE + tensors.powi(2) * 4.0 * vanishes(2.0 * atom.height)
+        };
         let single = difference.numbers * RESIDUE
             + difference.exponentials * atom.degree() * RESIDUE
             + vanishes(difference.height)
-            + chance((seen.hashed as f64).powi(2), argument)
+            + chance(arguments.powi(2), argument)
             + of_atoms(2.0 * own as f64);
-        // Inputs are drawn again where the program is undefined, which at most doubles chances.
+        // Inputs are drawn again where a divisor is zero, so that chances are relative to that of none.
+        let defined = 1.0 - chance(MAX_ELEMENTS, condition);
+        if defined < 0.5 {
+            return Some((0.0, own));
+        }
         let rounds = rounds as f64;
         let among =
-            |count: usize, chance: f64| (count as f64).log2().max(0.0) + rounds * (1.0 + chance.log2());
+            |count: usize, chance: f64| (count as f64).log2().max(0.0) + rounds * (chance / defined).log2();
         let all = [
-            rounds * (1.0 + single.log2()),
-            among(seen.atoms[1], of_atoms(seen.atoms[0] as f64)),
+            among(1, single),
+            among(seen.atoms[way][1], of_atoms(seen.atoms[way][0] as f64)),
             among(seen.conditions[1], chance(seen.conditions[0] as f64, condition)),
         ];
         let sum: f64 = all.iter().map(|log2| log2.exp2()).sum();
@@ -405,25 +449,18 @@ impl<'a> Pair<'a> {
     }
 
     /// Compares the programs as they are, where that is cheap: a guard against a mistake in what is cut.
-    fn differ_uncut(&self, key: Key, deadline: Instant) -> Result<Option<(usize, usize)>, String> {
-        let (own, other) = (cost(self.program)?, cost(self.candidate)?);
-        if own.0 + other.0 > UNCUT_WORK || own.1.max(other.1) > MAX_ELEMENTS {
+    fn compare_whole(&self, key: Key, deadline: Instant) -> Result<Option<Verdict>, String> {
+        let costs = self.whole.map(cost);
+        if costs[0].0 + costs[1].0 > UNCUT_WORK || costs[0].1.max(costs[1].1) > MAX_ELEMENTS {
             return Ok(None);
         }
-        let mut round = Round::new(key.derived(u64::MAX), deadline);
-        let mut run = |at: usize, program: &Program| {
-            let facts = facts(program, &[]);
-            outputs(&mut Residues::new(&mut round, &facts, &self.inputs[at]), program)
-        };
-        match (run(0, self.program), run(1, self.candidate)) {
-            (Ok(expected), Ok(given)) => {
-                for (output, expected) in expected.iter().enumerate() {
-                    let pairs = expected.data.iter().zip(&given[self.outputs[output]].data);
-                    if let Some(element) = pairs.into_iter().position(|(a, b)| a.p != b.p) {
-                        return Ok(Some((output, element)));
-                    }
-                }
-                Ok(None)
+        let round = Round::new(key.derived(u64::MAX), deadline);
+        let none = BTreeSet::new();
+        let ask =
+            Ask { programs: self.whole, exponents: &none, numbers: &none, outputs: true, changed: None };
+        match (self.ask(0, &round, ask), self.ask(1, &round, ask)) {
+            (Ok(own), Ok(other)) => {
+                Ok(own.difference(&other).map(|at| self.differ(self.whole, key, deadline, at)))
             }
             (Err(Stop::Undefined(_)), _) => Ok(None),
             (a, b) => Err(format!("at full extents: {:?}, {:?}", a.err(), b.err())),
@@ -432,27 +469,59 @@ impl<'a> Pair<'a> {
 
     /// What is said where residues differ: that is a refutation only if floating-point numbers differ too, since
     /// functions without algebraic form were hashes.
-    fn refuted(&self, key: Key, deadline: Instant, (output, element): (usize, usize)) -> Verdict {
+    fn differ(
+        &self,
+        programs: [&Program; 2],
+        key: Key,
+        deadline: Instant,
+        (output, element): (usize, usize),
+    ) -> Verdict {
+        if let Some(witness) = self.floats_differ(programs, key, deadline, false) {
+            return Verdict::Refuted(witness);
+        }
+        let (name, ids) = &self.outputs[output];
+        let element = index_of(element, &lens(&programs[0].nodes[ids[0]].shape));
+        Verdict::CannotSay(format!(
+            "output {name} differs at element {element:?} where roots, maxima and the like are functions of any kind; \
+             floating-point numbers agree"
+        ))
+    }
+
+    /// Where floating-point numbers differ. Those of the candidate that are not finite may have overflowed; they count if `all`.
+    fn floats_differ(
+        &self,
+        programs: [&Program; 2],
+        key: Key,
+        deadline: Instant,
+        all: bool,
+    ) -> Option<Witness> {
         for sample in 0..SAMPLES {
             let key = key.derived(sample << 32 | 1 << 31);
-            let [expected, given] =
-                both(|at| outputs(&mut Floats { key, inputs: &self.inputs[at] }, &self.small[at]));
-            let (Ok(expected), Ok(given)) = (expected, given) else { break };
-            for (output, (name, _)) in self.program.outputs.iter().enumerate() {
-                let (expected, given) = (&expected[output], &given[self.outputs[output]]);
-                let scale = expected
-                    .data
-                    .iter()
-                    .filter(|x| x.is_finite())
-                    .fold(0.0, |scale: f64, x| scale.max(x.abs()));
-                let differs = |(a, b): (&f64, &f64)| (a - b).is_finite() && (a - b).abs() > 1e-6 * scale;
-                if let Some(at) = expected.data.iter().zip(&given.data).position(differs) {
-                    return Verdict::Refuted(Witness {
-                        output: name.clone(),
-                        element: index(at, &expected.shape),
-                        shape: expected.shape.clone(),
-                        expected: expected.data[at],
-                        given: given.data[at],
+            let outputs = both(|at| {
+                let mut domain = Floats { key, inputs: &self.inputs[at], run: sample as u32 % 8 };
+                let tensors =
+                    evaluate(&mut domain, programs[at], &vec![true; programs[at].nodes.len()]).ok()?;
+                let of =
+                    |(_, ids): &(String, [usize; 2])| elements(&mut domain, &tensors, programs[at], ids[at]);
+                Some(self.outputs.iter().map(of).collect::<Vec<Vec<f64>>>())
+            });
+            let [Some(expected), Some(given)] = outputs else { break };
+            for ((name, ids), (expected, given)) in self.outputs.iter().zip(expected.iter().zip(&given)) {
+                let scale =
+                    expected.iter().filter(|x| x.is_finite()).fold(0.0, |scale: f64, x| scale.max(x.abs()));
+                let differs = |(a, b): (&f64, &f64)| {
+                    (a - b).is_finite() && (a - b).abs() > 1e-6 * scale
+                        || all && a.is_finite() && !b.is_finite()
+                };
+                if let Some(at) = expected.iter().zip(given).position(differs) {
+                    let shape = lens(&programs[0].nodes[ids[0]].shape);
+                    let (output, element) = (name.clone(), index_of(at, &shape));
+                    return Some(Witness {
+                        output,
+                        element,
+                        shape,
+                        expected: expected[at],
+                        given: given[at],
                     });
                 }
             }
@@ -460,27 +529,47 @@ impl<'a> Pair<'a> {
                 break;
             }
         }
-        let (name, id) = &self.program.outputs[output];
-        let element = index(element, &self.small[0].shapes[*id]);
-        Verdict::CannotSay(format!(
-            "output {name} differs at element {element:?} where roots, maxima and the like are functions of any kind; \
-             floating-point numbers agree"
-        ))
+        None
     }
 }
 
-/// The chance of one residue, drawn as the remainder of 64 random bits: at most 1.5 divided by the smaller prime.
-const RESIDUE: f64 = 1.5 / (1u64 << 61) as f64;
+/// The chance of one residue, made of 64 random bits: at most 1.25 divided by `q`, and 1.5 by `p`.
+const RESIDUE: f64 = 1.25 / (1u64 << 61) as f64;
 
-/// What was counted, at most, in any round.
-#[derive(Default)]
-struct Seen {
-    /// Arguments of hashes.
-    hashed: usize,
-    /// Atoms of the program and of the candidate.
-    atoms: [usize; 2],
-    /// Divisors and the like of the program, and those of the candidate that must be among them.
-    conditions: [usize; 2],
+/// Elements of a tensor, in order.
+fn elements<D: Domain>(
+    domain: &mut D,
+    tensors: &[Option<Strided<D::Value>>],
+    program: &Program,
+    id: usize,
+) -> Vec<D::Value> {
+    let mut elements = Vec::new();
+    if let Some(view) = &tensors[id] {
+        each_index(&lens(&program.nodes[id].shape), |index| elements.push(view.get(domain, index)));
+    }
+    elements
+}
+
+/// The candidate has no value where the program has one.
+fn undefined(stop: Stop) -> Stop {
+    match stop {
+        Stop::Undefined(reason) => {
+            Stop::Unsupported(format!("the candidate is not defined where the program is: {reason}"))
+        }
+        stop => stop,
+    }
+}
+
+/// What must be among the program's divisors, radicands or arguments of logarithms, so that the candidate is defined
+/// wherever the program is: what signs alone do not show.
+fn unsure(program: &Program, facts: &[Facts]) -> BTreeSet<(Condition, usize)> {
+    let is_sure = |&(condition, tensor): &(Condition, usize)| match condition {
+        // Factors are conditions of their own.
+        Condition::Divisor => facts[tensor].is_positive || program.nodes[tensor].op == Op::Each(Scalar::Mul),
+        Condition::Radicand => facts[tensor].is_nonnegative && facts[tensor].is_finite,
+        Condition::Logarithm => facts[tensor].is_positive,
+    };
+    conditions(program).into_iter().filter(|condition| !is_sure(condition)).collect()
 }
 
 /// A function of both programs, at once.
@@ -490,59 +579,4 @@ fn both<T: Send>(f: impl Fn(usize) -> T + Sync) -> [T; 2] {
         let own = f(0);
         [own, other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))]
     })
-}
-
-/// The difference of two fractions, as the numerator over a common denominator.
-fn crossed(a: Fraction, b: Fraction) -> Polynomial {
-    let mut all = a.numerator.times(b.denominator).max(b.numerator.times(a.denominator));
-    all.numbers += a.weight + b.weight;
-    all.height += 1.0;
-    all
-}
-
-/// The index of an element.
-fn index(mut at: usize, shape: &[usize]) -> Vec<usize> {
-    let mut index: Vec<usize> = shape.iter().rev().map(|&extent| (at % extent, at /= extent).0).collect();
-    index.reverse();
-    index
-}
-
-/// Masks must be zeros and ones by how they are made.
-fn masks_are_masks(program: &Program) -> Result<(), String> {
-    let mut is_mask = vec![false; program.place_count];
-    for (node, tile) in program.all() {
-        let operand = |arg: usize| {
-            if tile.is_some() { program.place(node, Some(arg)) } else { program.place(arg, None) }
-        };
-        let place = program.place(node, tile);
-        is_mask[place] = match (program.op_at(node, tile), &program.nodes[node], tile) {
-            (Some((op, args)), ..) => {
-                if *op == Op::Mask && !is_mask[operand(args[1])] {
-                    return Err("something is masked by what is no mask".into());
-                }
-                let all = args.iter().all(|&arg| is_mask[operand(arg)]);
-                match op {
-                    Op::Causal { .. } | Op::Below { .. } => true,
-                    Op::Transpose(_)
-                    | Op::Reshape(_)
-                    | Op::Broadcast(_)
-                    | Op::Slice { .. }
-                    | Op::Repeat { .. } => all,
-                    Op::Concat { .. } | Op::Mul | Op::Max => all,
-                    _ => false,
-                }
-            }
-            (None, Node::Input(_, is_mask), _) => *is_mask,
-            (None, Node::Stored(kernel, store), _) => match &program.nodes[*kernel] {
-                Node::Block(block) => is_mask[program.place(*kernel, Some(block.stores[*store].0))],
-                _ => false,
-            },
-            (None, Node::Block(block), Some(tile)) => match &block.tiles[tile] {
-                Tile::Load { tensor, .. } => is_mask[program.place(*tensor, None)],
-                _ => false,
-            },
-            _ => false,
-        };
-    }
-    Ok(())
 }

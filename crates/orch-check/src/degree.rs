@@ -1,9 +1,7 @@
 //! Bounds for the polynomials that programs are made of: every value is a ratio of two polynomials in numbers (inputs and
 //! symbols) and exponentials of atoms.
 
-use crate::op::{Op, Ratio};
-use crate::program::{Node, Program, Tile};
-use std::collections::BTreeMap;
+use crate::program::{Op, Program, Ratio, Scalar};
 
 /// Of a polynomial with integer coefficients.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -27,33 +25,32 @@ pub struct Fraction {
     pub weight: f64,
 }
 
-impl Polynomial {
-    const NUMBER: Polynomial = Polynomial { numbers: 1.0, exponentials: 0.0, height: 0.0 };
+/// Applies a function to each part of two polynomials.
+fn zip(a: Polynomial, b: Polynomial, f: impl Fn(f64, f64) -> f64) -> Polynomial {
+    Polynomial {
+        numbers: f(a.numbers, b.numbers),
+        exponentials: f(a.exponentials, b.exponentials),
+        height: f(a.height, b.height),
+    }
+}
 
-    fn of(numbers: f64, exponentials: f64, height: f64) -> Polynomial {
-        Polynomial { numbers, exponentials, height }
+impl Polynomial {
+    const fn of(numbers: f64, height: f64) -> Polynomial {
+        Polynomial { numbers, exponentials: 0.0, height }
     }
 
     /// The product.
     pub fn times(self, other: Polynomial) -> Polynomial {
-        Polynomial::of(
-            self.numbers + other.numbers,
-            self.exponentials + other.exponentials,
-            self.height + other.height,
-        )
-    }
-
-    fn power(self, count: f64) -> Polynomial {
-        Polynomial::of(self.numbers * count, self.exponentials * count, self.height * count)
+        zip(self, other, |a, b| a + b)
     }
 
     /// What bounds both.
     pub fn max(self, other: Polynomial) -> Polynomial {
-        Polynomial::of(
-            self.numbers.max(other.numbers),
-            self.exponentials.max(other.exponentials),
-            self.height.max(other.height),
-        )
+        zip(self, other, f64::max)
+    }
+
+    fn power(self, count: f64) -> Polynomial {
+        zip(self, self, |a, _| a * count)
     }
 
     /// Both degrees together.
@@ -63,49 +60,41 @@ impl Polynomial {
 }
 
 impl Fraction {
-    fn new(numerator: Polynomial, denominator: Polynomial) -> Fraction {
-        Fraction { numerator, denominator, weight: 0.0 }
-    }
+    const NUMBER: Fraction =
+        Fraction { numerator: Polynomial::of(1.0, 0.0), denominator: Polynomial::of(0.0, 0.0), weight: 0.0 };
 
-    fn number() -> Fraction {
-        Fraction::new(Polynomial::NUMBER, Polynomial::default())
+    fn constant(ratio: Ratio) -> Fraction {
+        let height = |x: u64| Polynomial::of(0.0, (x.max(1) as f64).log2());
+        Fraction {
+            numerator: height(ratio.num.unsigned_abs()),
+            denominator: height(ratio.den.unsigned_abs()),
+            weight: 0.0,
+        }
     }
 
     fn times(self, other: Fraction) -> Fraction {
         let denominator = self.denominator.times(other.denominator);
         Fraction {
+            numerator: self.numerator.times(other.numerator),
+            denominator,
             weight: self.weight + other.weight,
-            ..Fraction::new(self.numerator.times(other.numerator), denominator)
         }
     }
 
-    fn inverse(self) -> Fraction {
-        Fraction { numerator: self.denominator, denominator: self.numerator, weight: self.weight }
-    }
-
     fn plus(self, other: Fraction) -> Fraction {
-        let mut numerator =
-            self.numerator.times(other.denominator).max(other.numerator.times(self.denominator));
-        numerator.height += 1.0;
-        let denominator = self.denominator.times(other.denominator);
-        Fraction { weight: self.weight + other.weight, ..Fraction::new(numerator, denominator) }
+        let bare = |fraction: Fraction| Fraction { weight: 0.0, ..fraction };
+        Fraction { numerator: bare(self).difference(bare(other)), ..self.times(other) }
     }
 
     /// The sum of so many like it, each with a denominator of its own.
     fn sum(self, count: f64) -> Fraction {
-        let count = count.max(1.0);
         let mut numerator = self.numerator.times(self.denominator.power(count - 1.0));
         numerator.height += count.log2();
-        Fraction { weight: self.weight, ..Fraction::new(numerator, self.denominator.power(count)) }
+        Fraction { numerator, denominator: self.denominator.power(count), weight: self.weight * count }
     }
 
-    fn scaled(mut self, ratio: Ratio) -> Fraction {
-        self.numerator.height += (ratio.num.unsigned_abs().max(1) as f64).log2();
-        self.denominator.height += (ratio.den as f64).log2();
-        self
-    }
-
-    fn max(self, other: Fraction) -> Fraction {
+    /// What bounds both.
+    pub fn max(self, other: Fraction) -> Fraction {
         Fraction {
             numerator: self.numerator.max(other.numerator),
             denominator: self.denominator.max(other.denominator),
@@ -113,81 +102,51 @@ impl Fraction {
         }
     }
 
-    fn power(degree: f64, weight: f64) -> Fraction {
-        Fraction::new(Polynomial::of(weight, degree, 0.0), Polynomial::of(0.0, degree, 0.0))
+    /// The difference, as the numerator over a common denominator; with the weights.
+    pub fn difference(self, other: Fraction) -> Polynomial {
+        let mut all = self.numerator.times(other.denominator).max(other.numerator.times(self.denominator));
+        all.numbers += self.weight + other.weight;
+        all.height += 1.0;
+        all
     }
 }
 
-/// Bounds for the values of every place; `exponentials` has the degrees of powers by place.
-pub fn fractions(program: &Program, exponentials: &BTreeMap<usize, f64>) -> Vec<Fraction> {
-    let mut all = vec![Fraction::default(); program.place_count];
-    let power = |place: usize| exponentials.get(&place).copied().unwrap_or(f64::INFINITY);
+/// Bounds for all tensors of a program; `exponentials` has the degrees of those by tensor.
+pub fn fractions(program: &Program, exponentials: &[f64]) -> Vec<Fraction> {
+    let mut all: Vec<Fraction> = Vec::new();
     for (at, node) in program.nodes.iter().enumerate() {
-        let place = program.place(at, None);
-        match node {
-            Node::Input(..) => all[place] = Fraction::number(),
-            Node::Op(op, args) => {
-                let shapes: Vec<&[usize]> = args.iter().map(|&arg| program.shapes[arg].as_slice()).collect();
-                let args: Vec<Fraction> = args.iter().map(|&arg| all[program.place(arg, None)]).collect();
-                all[place] = applied(op, &args, &shapes, power(place));
-            }
-            Node::Stored(kernel, store) => {
-                if let Node::Block(block) = &program.nodes[*kernel] {
-                    all[place] = all[program.place(*kernel, Some(block.stores[*store].0))];
-                }
-            }
-            Node::Block(block) => {
-                let shapes =
-                    block.tile_shapes(&program.shapes, &vec![0; block.grid.len()], 0).unwrap_or_default();
-                for (number, tile) in block.tiles.iter().enumerate() {
-                    let place = program.place(at, Some(number));
-                    let of = |tile: usize| all[program.place(at, Some(tile))];
-                    all[place] = match tile {
-                        Tile::Load { tensor, .. } => all[program.place(*tensor, None)],
-                        Tile::Op(op, args) => {
-                            let shapes: Vec<&[usize]> =
-                                args.iter().map(|&arg| shapes[arg].as_slice()).collect();
-                            let args: Vec<Fraction> = args.iter().map(|&arg| of(arg)).collect();
-                            applied(op, &args, &shapes, power(place))
-                        }
-                        Tile::Sum(arg) => of(*arg).sum(block.iterations as f64),
-                        Tile::Largest(arg) | Tile::RunningMax(arg) => of(*arg).max(Fraction::number()),
-                        Tile::Rescaled { tile, .. } => {
-                            let (tile, factor) = (of(*tile), Fraction::power(power(place), 0.0));
-                            (1..block.iterations).fold(tile, |sum, _| sum.times(factor).plus(tile))
-                        }
-                    };
-                }
-            }
-        }
+        let args: Vec<Fraction> = node.args.iter().map(|&arg| all[arg]).collect();
+        let extent = |dim: usize| program.nodes[node.args[0]].shape[dim].len as f64;
+        all.push(match &node.op {
+            Op::Input { .. } => Fraction::NUMBER,
+            Op::Causal { .. } | Op::Below { .. } => Fraction::default(),
+            Op::Each(scalar) => applied(scalar, &args, exponentials[at]),
+            Op::Reduce(Scalar::Sum, dim) => args[0].sum(extent(*dim)),
+            Op::Reduce(_, _) => args[0].max(Fraction::NUMBER),
+            Op::Matmul => args[0].times(args[1]).sum(extent(node.shape.len() - 1)),
+            _ => args.iter().fold(args[0], |all, &arg| all.max(arg)),
+        });
     }
     all
 }
 
-fn applied(op: &Op, args: &[Fraction], shapes: &[&[usize]], power: f64) -> Fraction {
-    let extent = |dim: usize| shapes[0].get(dim).map_or(1.0, |&extent| extent as f64);
-    match op {
-        Op::Matmul => args[0].times(args[1]).sum(shapes[0].last().map_or(1.0, |&k| k as f64)),
-        Op::Exp => Fraction::power(power, args[0].weight),
-        Op::Square => args[0].times(args[0]),
-        Op::Sqrt | Op::Log | Op::Erf => Fraction::number(),
-        Op::Relu => args[0].max(Fraction::number()),
-        Op::Reciprocal => args[0].inverse(),
-        Op::GeluFactor => args[0].times(Fraction::number()),
-        Op::Scale(ratio) => args[0].scaled(*ratio),
-        Op::Offset(ratio) => args[0].plus(Fraction::default().scaled(*ratio)),
-        Op::Add | Op::Sub => args[0].plus(args[1]),
-        Op::Mul => args[0].times(args[1]),
-        Op::Div => args[0].times(args[1].inverse()),
-        Op::Mask => Fraction { weight: args[0].weight + args[1].numerator.degree(), ..args[0] },
-        Op::Sum { dim, keep } => args[0].sum(extent(*dim) / (*keep).max(1) as f64),
-        Op::Mean => {
-            let count = extent(shapes[0].len().max(1) - 1);
-            args[0].sum(count).scaled(Ratio { num: 1, den: count.max(1.0) as i64 })
+fn applied(scalar: &Scalar, args: &[Fraction], exponential: f64) -> Fraction {
+    match (scalar, args) {
+        (Scalar::Constant(ratio), _) => Fraction::constant(*ratio),
+        (Scalar::Sum, &[a, b]) => a.plus(b),
+        (Scalar::Offset(ratio), &[x]) => x.plus(Fraction::constant(*ratio)),
+        (Scalar::Scale(ratio), &[x]) => x.times(Fraction::constant(*ratio)),
+        (Scalar::Mul, &[a, b]) => a.times(b),
+        (Scalar::Square, &[x]) => x.times(x),
+        (Scalar::GeluFactor, &[x]) => x.times(Fraction::NUMBER),
+        (Scalar::Reciprocal, &[x]) => Fraction { numerator: x.denominator, denominator: x.numerator, ..x },
+        (Scalar::Mask, &[x, mask]) => Fraction { weight: x.weight + mask.numerator.degree(), ..x },
+        (Scalar::Exp, &[x]) => {
+            let power = |numbers: f64| Polynomial { numbers, exponentials: exponential, height: 0.0 };
+            Fraction { numerator: power(x.weight), denominator: power(0.0), weight: 0.0 }
         }
-        Op::Max | Op::Largest { .. } => args.iter().fold(Fraction::number(), |all, &arg| all.max(arg)),
-        Op::Concat { .. } => args.iter().fold(args[0], |all, &arg| all.max(arg)),
-        Op::Causal { .. } | Op::Below { .. } => Fraction::default(),
-        _ => args[0],
+        (Scalar::Sqrt | Scalar::Log | Scalar::Erf, _) => Fraction::NUMBER,
+        (Scalar::Largest | Scalar::Relu, _) => args.iter().fold(Fraction::NUMBER, |all, &arg| all.max(arg)),
+        (_, args) => args.first().copied().unwrap_or_default(),
     }
 }

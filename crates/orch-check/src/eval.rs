@@ -1,16 +1,7 @@
 //! The meaning of a program over any kind of values, element by element.
 
-use crate::op::{Op, Ratio, elems};
-use crate::program::{Block, Node, Program, Stage, Tile};
-
-/// Elements in row-major order.
-#[derive(Clone, Debug)]
-pub struct Array<V> {
-    /// The shape.
-    pub shape: Vec<usize>,
-    /// The elements.
-    pub data: Vec<V>,
-}
+use crate::program::{Extent, Node, Op, Program, Ratio, Scalar, is_present, lens};
+use std::sync::Arc;
 
 /// Why there is no value.
 #[derive(Clone, PartialEq, Debug)]
@@ -21,169 +12,114 @@ pub enum Stop {
     Unsupported(String),
 }
 
-/// What a kind of values is told, and says, as places of a program are computed.
-pub trait Places {
+/// A kind of values.
+pub trait Domain {
     /// An element.
     type Value: Copy;
-    /// The next operations are those at this place.
-    fn enter(&mut self, _place: usize) {}
-    /// What a place gave.
-    fn finish(&mut self, _place: usize, _values: &[Self::Value]) {}
-    /// Why there is no value, once.
-    fn stopped(&mut self) -> Option<Stop>;
+    /// What follows is of this tensor. Says why what came before has no value, if it has none.
+    fn enter(&mut self, _tensor: usize) -> Result<(), Stop> {
+        Ok(())
+    }
+    /// An element of an input: its tensor, whether it is a mask, position.
+    fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> Self::Value;
+    /// A function of numbers.
+    fn apply(&mut self, scalar: &Scalar, args: &[Self::Value]) -> Self::Value;
 }
 
-/// A kind of values. Where an operation has no value the domain says so in [`Places::stopped`], and what it gave is dropped.
-pub trait Domain: Places {
-    /// An element of an input: the input's place, whether it is a mask, position.
-    fn input(&mut self, place: usize, is_mask: bool, at: usize) -> Self::Value;
-    /// A constant.
-    fn constant(&mut self, ratio: Ratio) -> Self::Value;
-    /// A function of one number: `Exp`, `Square`, `Sqrt`, `Log`, `Erf`, `Reciprocal`, `Guard`, `GeluFactor`.
-    fn unary(&mut self, op: &Op, x: Self::Value) -> Self::Value;
-    /// A function of two numbers: `Add`, `Sub`, `Mul`, `Mask`, and `Scale` by the constant that is the second.
-    fn binary(&mut self, op: &Op, a: Self::Value, b: Self::Value) -> Self::Value;
-    /// Adds the products of a row with a factor to sums.
-    fn add_products(&mut self, sums: &mut [Self::Value], factor: Self::Value, row: &[Self::Value]) {
-        for (sum, &x) in sums.iter_mut().zip(row) {
-            let product = self.binary(&Op::Mul, factor, x);
-            *sum = self.binary(&Op::Add, *sum, product);
+/// A tensor: elements, where the first one is, and the distance between neighbours along each dimension.
+#[derive(Clone)]
+pub struct Strided<V> {
+    elements: Elements<V>,
+    first: usize,
+    steps: Vec<usize>,
+}
+
+#[derive(Clone)]
+enum Elements<V> {
+    Known(Arc<Vec<V>>),
+    /// Of an input that is large: made when they are read.
+    Input(usize, bool),
+}
+
+/// Above that, elements of inputs are made when they are read.
+const MAX_KEPT: usize = 1 << 20;
+
+impl<V: Copy> Strided<V> {
+    /// An element.
+    #[inline(always)]
+    pub fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
+        self.at(domain, self.place(index))
+    }
+
+    fn place(&self, index: &[usize]) -> usize {
+        self.first + index.iter().zip(&self.steps).map(|(index, step)| index * step).sum::<usize>()
+    }
+
+    #[inline(always)]
+    fn at<D: Domain<Value = V>>(&self, domain: &mut D, place: usize) -> V {
+        match &self.elements {
+            Elements::Known(elements) => elements[place],
+            Elements::Input(tensor, is_mask) => domain.input(*tensor, *is_mask, place),
         }
     }
-    /// The largest of some; minus infinity of none.
-    fn largest(&mut self, items: &[Self::Value]) -> Self::Value;
-}
 
-const ZERO: Ratio = Ratio { num: 0, den: 1 };
-
-/// The outputs of a program.
-///
-/// # Errors
-/// Why there are none.
-pub fn outputs<D: Domain>(domain: &mut D, program: &Program) -> Result<Vec<Array<D::Value>>, Stop> {
-    let mut tensors: Vec<Option<Array<D::Value>>> = Vec::new();
-    for (at, node) in program.nodes.iter().enumerate() {
-        let place = program.place(at, None);
-        let value = match node {
-            Node::Input(..) | Node::Stored(..) => None,
-            Node::Op(op, args) => {
-                let mut given = Vec::new();
-                for &arg in args {
-                    if tensors[arg].is_none() {
-                        domain.enter(program.place(arg, None));
-                    }
-                    // The second operand of a product is the large one: its rows are made as they are needed.
-                    let is_large = *op == Op::Matmul && given.len() == 1;
-                    given.push(Operand::new(domain, program, &tensors, arg, is_large));
-                }
-                domain.enter(place);
-                let value = apply(domain, op, &given)?;
-                domain.finish(place, &value.data);
-                Some(value)
-            }
-            Node::Block(block) => {
-                let results = kernel(domain, program, (at, block), &tensors)?;
-                tensors.push(None);
-                tensors.extend(results.into_iter().map(Some));
-                continue;
-            }
-        };
-        if !matches!(node, Node::Stored(..)) {
-            tensors.push(value);
-        }
-    }
-    let mut results = Vec::new();
-    for (_, id) in &program.outputs {
-        results.push(Operand::new(domain, program, &tensors, *id, false).owned());
-    }
-    Ok(results)
-}
-
-/// An operand: an array, or an input whose elements are made when they are read.
-enum Operand<'a, V> {
-    Dense(&'a Array<V>),
-    Made(Array<V>),
-    Input { place: usize, is_mask: bool, shape: &'a [usize] },
-}
-
-impl<'a, V: Copy> Operand<'a, V> {
-    fn new<D: Domain<Value = V>>(
+    /// Puts the elements along a dimension that are present into a list.
+    fn line<D: Domain<Value = V>>(
+        &self,
         domain: &mut D,
-        program: &'a Program,
-        tensors: &'a [Option<Array<V>>],
-        id: usize,
-        is_lazy: bool,
-    ) -> Operand<'a, V> {
-        let shape = program.shapes[id].as_slice();
-        match (&tensors[id], &program.nodes[id]) {
-            (Some(array), _) => Operand::Dense(array),
-            (None, Node::Input(_, is_mask)) if is_lazy => {
-                Operand::Input { place: program.place(id, None), is_mask: *is_mask, shape }
-            }
-            (None, node) => {
-                let is_mask = matches!(node, Node::Input(_, true));
-                domain.enter(program.place(id, None));
-                let count = elems(shape).unwrap_or(0);
-                let data: Vec<V> =
-                    (0..count).map(|at| domain.input(program.place(id, None), is_mask, at)).collect();
-                domain.finish(program.place(id, None), &data);
-                Operand::Made(Array { shape: shape.to_vec(), data })
+        shape: &[Extent],
+        (index, dim): (&mut [usize], usize),
+        into: &mut Vec<V>,
+    ) {
+        into.clear();
+        index[dim] = 0;
+        if shape[dim].ragged.is_none() {
+            let len = if is_present(shape, index) { shape[dim].len } else { 0 };
+            let (place, step) = (self.place(index), self.steps[dim]);
+            into.extend((0..len).map(|at| self.at(domain, place + at * step)));
+            return;
+        }
+        for at in 0..shape[dim].len {
+            index[dim] = at;
+            if is_present(shape, index) {
+                into.push(self.get(domain, index));
             }
         }
     }
 
-    fn shape(&self) -> &[usize] {
-        match self {
-            Operand::Dense(array) => &array.shape,
-            Operand::Made(array) => &array.shape,
-            Operand::Input { shape, .. } => shape,
-        }
-    }
-
-    fn data(&self) -> &[V] {
-        match self {
-            Operand::Dense(array) => &array.data,
-            Operand::Made(array) => &array.data,
-            Operand::Input { .. } => &[],
-        }
-    }
-
-    fn borrowed(&self) -> Operand<'_, V> {
-        match self {
-            Operand::Dense(array) => Operand::Dense(array),
-            Operand::Made(array) => Operand::Dense(array),
-            Operand::Input { place, is_mask, shape } => {
-                Operand::Input { place: *place, is_mask: *is_mask, shape }
-            }
-        }
-    }
-
-    fn owned(self) -> Array<V> {
-        match self {
-            Operand::Dense(array) => array.clone(),
-            Operand::Made(array) => array,
-            Operand::Input { shape, .. } => Array { shape: shape.to_vec(), data: Vec::new() },
-        }
+    /// All elements that are present, of those that are repeated one, and along dimensions of `single` the first.
+    pub fn values<D: Domain<Value = V>>(&self, domain: &mut D, shape: &[Extent], single: &[bool]) -> Vec<V> {
+        let mut values = Vec::new();
+        let lens = varying(shape, &[self]).into_iter().zip(single);
+        each_index(
+            &lens.map(|(len, is_single)| if *is_single { 1 } else { len }).collect::<Vec<_>>(),
+            |index| {
+                if is_present(shape, index) {
+                    values.push(self.get(domain, index));
+                }
+            },
+        );
+        values
     }
 }
 
-/// Distances between neighbours along each dimension; none where an extent of 1 is repeated.
-fn steps(shape: &[usize]) -> Vec<usize> {
+/// Distances between neighbours of a tensor in row-major order; none where an extent of 1 is repeated.
+fn steps(lens: &[usize]) -> Vec<usize> {
     let mut step = 1;
     let mut steps: Vec<usize> =
-        shape.iter().rev().map(|&extent| (if extent == 1 { 0 } else { step }, step *= extent).0).collect();
+        lens.iter().rev().map(|&len| (if len == 1 { 0 } else { step }, step *= len).0).collect();
     steps.reverse();
     steps
 }
 
-/// Calls `visit` with every index of a shape, in order.
-fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
-    let mut index = vec![0; shape.len()];
-    for _ in 0..elems(shape).unwrap_or(0) {
+/// Calls `visit` with every index, in order.
+pub fn each_index(lens: &[usize], mut visit: impl FnMut(&[usize])) {
+    let mut index = vec![0; lens.len()];
+    for _ in 0..lens.iter().product() {
         visit(&index);
-        for dim in (0..shape.len()).rev() {
+        for dim in (0..lens.len()).rev() {
             index[dim] += 1;
-            if index[dim] < shape[dim] {
+            if index[dim] < lens[dim] {
                 break;
             }
             index[dim] = 0;
@@ -191,429 +127,242 @@ fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
     }
 }
 
-fn at(index: &[usize], steps: &[usize]) -> usize {
-    index.iter().zip(steps).map(|(index, step)| index * step).sum()
+/// The extents along which a result has different elements: where an operand has, or any may be absent.
+fn varying<V>(shape: &[Extent], args: &[&Strided<V>]) -> Vec<usize> {
+    let is_ragged = shape.iter().any(|extent| extent.ragged.is_some());
+    let varies = |dim: usize| is_ragged || args.iter().any(|arg| arg.steps[dim] > 0);
+    (0..shape.len()).map(|dim| if varies(dim) { shape[dim].len } else { 1 }).collect()
 }
 
-fn apply<D: Domain>(
-    domain: &mut D,
-    op: &Op,
-    args: &[Operand<'_, D::Value>],
-) -> Result<Array<D::Value>, Stop> {
-    let shapes: Vec<&[usize]> = args.iter().map(Operand::shape).collect();
-    let shape = op.shape(&shapes).map_err(Stop::Unsupported)?;
-    let own = |arg: usize| args[arg].data();
-    let mut data: Vec<D::Value> = Vec::with_capacity(elems(&shape).unwrap_or(0));
-    let moved = |data: &mut Vec<D::Value>, from: &dyn Fn(&[usize]) -> usize| {
-        each_index(&shape, |index| data.push(own(0)[from(index)]))
-    };
-    match op {
-        Op::Matmul => data = matmul(domain, args, &shape),
-        Op::Exp | Op::Square | Op::Sqrt | Op::Log | Op::Erf | Op::Reciprocal | Op::Guard | Op::GeluFactor => {
-            data.extend(own(0).iter().map(|&x| domain.unary(op, x)));
-        }
-        Op::Relu => {
-            let zero = domain.constant(ZERO);
-            data.extend(own(0).iter().map(|&x| domain.largest(&[x, zero])));
-        }
-        Op::Scale(ratio) => {
-            let c = domain.constant(*ratio);
-            data.extend(own(0).iter().map(|&x| domain.binary(op, x, c)));
-        }
-        Op::Offset(ratio) => {
-            let c = domain.constant(*ratio);
-            data.extend(own(0).iter().map(|&x| domain.binary(&Op::Add, x, c)));
-        }
-        Op::Div => {
-            let inverse: Vec<D::Value> = own(1).iter().map(|&x| domain.unary(&Op::Reciprocal, x)).collect();
-            let inverse = Array { shape: shapes[1].to_vec(), data: inverse };
-            return apply(domain, &Op::Mul, &[args[0].borrowed(), Operand::Dense(&inverse)]);
-        }
-        Op::Add | Op::Sub | Op::Mul | Op::Max | Op::Mask => {
-            let steps = [steps(shapes[0]), steps(shapes[1])];
-            each_index(&shape, |index| {
-                let (a, b) = (own(0)[at(index, &steps[0])], own(1)[at(index, &steps[1])]);
-                data.push(if *op == Op::Max { domain.largest(&[a, b]) } else { domain.binary(op, a, b) });
-            });
-        }
-        Op::Sum { dim, keep } | Op::Largest { dim, keep } => {
-            let steps = steps(shapes[0]);
-            let mut items = Vec::new();
-            each_index(&shape, |index| {
-                let first = at(index, &steps);
-                items.clear();
-                items.extend(
-                    (0..shapes[0][*dim] / keep).map(|number| own(0)[first + number * keep * steps[*dim]]),
-                );
-                data.push(if matches!(op, Op::Sum { .. }) {
-                    sum(domain, &items)
-                } else {
-                    domain.largest(&items)
-                });
-            });
-        }
-        Op::Mean => {
-            let extent = shapes[0][shape.len() - 1];
-            let ratio = Ratio { num: 1, den: i64::try_from(extent.max(1)).unwrap_or(i64::MAX) };
-            let c = domain.constant(ratio);
-            let rows = elems(&shape).unwrap_or(0);
-            for row in 0..rows {
-                let sum = sum(domain, &own(0)[row * extent..(row + 1) * extent]);
-                data.push(domain.binary(&Op::Scale(ratio), sum, c));
-            }
-        }
-        Op::Transpose(order) => {
-            let from = steps(shapes[0]);
-            let steps: Vec<usize> = order.iter().map(|&dim| from[dim]).collect();
-            moved(&mut data, &|index| at(index, &steps));
-        }
-        Op::Reshape(_) => data.extend_from_slice(own(0)),
-        Op::Broadcast(_) => {
-            let steps = steps(shapes[0]);
-            moved(&mut data, &|index| at(index, &steps));
-        }
-        Op::Slice { dim, start, .. } => {
-            let steps = steps(shapes[0]);
-            moved(&mut data, &|index| at(index, &steps) + start * steps[*dim]);
-        }
-        Op::Repeat { dim, times } => {
-            let steps = steps(shapes[0]);
-            moved(&mut data, &|index| {
-                at(index, &steps) - index[*dim] * steps[*dim] + index[*dim] / times * steps[*dim]
-            });
-        }
-        Op::Rotate { dim, group } => {
-            let steps = steps(shapes[0]);
-            let minus = Ratio { num: -1, den: 1 };
-            let c = domain.constant(minus);
-            each_index(&shape, |index| {
-                let (here, other) = (at(index, &steps), group * steps[*dim]);
-                data.push(match index[*dim] / group % 2 {
-                    0 => domain.binary(&Op::Scale(minus), own(0)[here + other], c),
-                    _ => own(0)[here - other],
-                });
-            });
-        }
-        Op::Concat { dim } => each_index(&shape, |index| {
-            let (mut arg, mut index) = (0, index.to_vec());
-            while index[*dim] >= shapes[arg][*dim] {
-                index[*dim] -= shapes[arg][*dim];
-                arg += 1;
-            }
-            data.push(own(arg)[at(&index, &steps(shapes[arg]))]);
-        }),
-        Op::Causal { .. } | Op::Below { .. } => {
-            let [zero, one] = [0, 1].map(|num| domain.constant(Ratio { num, den: 1 }));
-            let rank = shape.len();
-            each_index(&shape, |index| {
-                let keeps = match op {
-                    Op::Causal { offset, .. } => {
-                        (index[rank - 1] as i128) <= index[rank - 2] as i128 + i128::from(*offset)
-                    }
-                    Op::Below { dim, limit, .. } => index[*dim] < *limit,
-                    _ => false,
-                };
-                data.push(if keeps { one } else { zero });
-            });
-        }
-    }
-    match domain.stopped() {
-        Some(stop) => Err(stop),
-        None => Ok(Array { shape, data }),
-    }
+/// A tensor of what a function gives for each index.
+fn built<V: Copy>(
+    shape: &[Extent],
+    stored: &[usize],
+    absent: V,
+    mut f: impl FnMut(&[usize]) -> V,
+) -> Strided<V> {
+    let mut elements = Vec::with_capacity(stored.iter().product());
+    each_index(stored, |index| elements.push(if is_present(shape, index) { f(index) } else { absent }));
+    Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(stored) }
 }
 
-fn sum<D: Domain>(domain: &mut D, items: &[D::Value]) -> D::Value {
-    let zero = domain.constant(ZERO);
-    items.iter().fold(zero, |sum, &x| domain.binary(&Op::Add, sum, x))
-}
-
-fn matmul<D: Domain>(domain: &mut D, args: &[Operand<'_, D::Value>], shape: &[usize]) -> Vec<D::Value> {
-    let (batch, [m, n]) = shape.split_at(shape.len() - 2) else { return Vec::new() };
-    let (m, n) = (*m, *n);
-    let k = args[0].shape()[shape.len() - 1];
-    let [lhs_steps, rhs_steps] = [0, 1].map(|arg| steps(&args[arg].shape()[..batch.len()]));
-    let zero = domain.constant(ZERO);
-    let mut data = vec![zero; elems(shape).unwrap_or(0)];
-    let mut made = Vec::with_capacity(n);
-    let mut product = 0;
-    each_index(batch, |index| {
-        let [lhs, rhs] = [at(index, &lhs_steps) * m * k, at(index, &rhs_steps) * k * n];
-        for l in 0..k {
-            let start = rhs + l * n;
-            let row = match &args[1] {
-                Operand::Input { place, is_mask, .. } => {
-                    made.clear();
-                    made.extend((start..start + n).map(|at| domain.input(*place, *is_mask, at)));
-                    &made
-                }
-                dense => &dense.data()[start..start + n],
-            };
-            for i in 0..m {
-                let factor = args[0].data()[lhs + i * k + l];
-                domain.add_products(&mut data[product + i * n..product + (i + 1) * n], factor, row);
-            }
-        }
-        product += m * n;
-    });
-    data
-}
-
-/// What a kernel stores.
-fn kernel<D: Domain>(
+/// The values of all tensors that are wanted.
+///
+/// # Errors
+/// Why there are none.
+pub fn evaluate<D: Domain>(
     domain: &mut D,
     program: &Program,
-    (node, block): (usize, &Block),
-    tensors: &[Option<Array<D::Value>>],
-) -> Result<Vec<Array<D::Value>>, Stop> {
-    let starts = (0..block.grid.len()).map(|axis| block.starts(&program.shapes, axis));
-    let starts: Vec<Vec<Vec<usize>>> = starts.collect::<Result<_, _>>().map_err(Stop::Unsupported)?;
-    let stages = block.stages().map_err(Stop::Unsupported)?;
-    let zero = domain.constant(ZERO);
-    let shapes: Vec<&Vec<usize>> =
-        (0..block.stores.len()).map(|store| &program.shapes[node + 1 + store]).collect();
-    let whole =
-        |shape: &&Vec<usize>| Array { shape: (*shape).clone(), data: vec![zero; elems(shape).unwrap_or(0)] };
-    let mut results: Vec<Array<D::Value>> = shapes.iter().map(whole).collect();
-    let mut numbers = Vec::new();
-    each_index(&block.grid, |index| numbers.push(index.to_vec()));
-    for number in numbers {
-        let run = Run { program, block, node, tensors, stages: &stages, number: &number };
-        let tiles = run.tiles(domain)?;
-        for (store, (tile, grid)) in block.stores.iter().enumerate() {
-            let tile =
-                tiles[*tile].as_ref().ok_or_else(|| Stop::Unsupported("a tile without a value".into()))?;
-            let result = &mut results[store];
-            let mut start = vec![0; result.shape.len()];
-            let mut fits = result.shape.clone();
-            for (axis, dim) in grid.iter().enumerate() {
+    wanted: &[bool],
+) -> Result<Vec<Option<Strided<D::Value>>>, Stop> {
+    let mut tensors: Vec<Option<Strided<D::Value>>> = Vec::new();
+    for (at, node) in program.nodes.iter().enumerate() {
+        let args: Option<Vec<&Strided<D::Value>>> =
+            node.args.iter().map(|&arg| tensors[arg].as_ref()).collect();
+        let shapes: Vec<&[Extent]> =
+            node.args.iter().map(|&arg| program.nodes[arg].shape.as_slice()).collect();
+        let value = match args.filter(|_| wanted[at]) {
+            Some(args) => {
+                domain.enter(at)?;
+                Some(value(domain, (at, node), &args, &shapes)?)
+            }
+            None => None,
+        };
+        tensors.push(value);
+    }
+    domain.enter(program.nodes.len() - 1)?;
+    Ok(tensors)
+}
+
+fn value<D: Domain>(
+    domain: &mut D,
+    (at, node): (usize, &Node),
+    args: &[&Strided<D::Value>],
+    shapes: &[&[Extent]],
+) -> Result<Strided<D::Value>, Stop> {
+    let shape = &node.shape;
+    let [zero, one] = [0, 1].map(|num| domain.apply(&Scalar::Constant(Ratio { num, den: 1 }), &[]));
+    let own = lens(shape);
+    // Elements of operands at other places: `place` gives the index there, and the operand.
+    let moved = |domain: &mut D, place: &dyn Fn(&[usize], &mut Vec<usize>) -> usize| {
+        let stored = if args.iter().all(|arg| arg.steps.iter().all(|&step| step == 0)) && args.len() == 1 {
+            vec![1; shape.len()]
+        } else {
+            own.clone()
+        };
+        let mut from = Vec::new();
+        built(shape, &stored, zero, |index| {
+            from.clear();
+            from.extend_from_slice(index);
+            let arg = place(index, &mut from);
+            args[arg].get(domain, &from)
+        })
+    };
+    // The first operand with other steps.
+    let viewed = |skipped: usize, mut steps: Vec<usize>| {
+        steps.iter_mut().zip(shape).filter(|(_, extent)| extent.len == 1).for_each(|(step, _)| *step = 0);
+        Strided { elements: args[0].elements.clone(), first: args[0].first + skipped, steps }
+    };
+    Ok(match &node.op {
+        Op::Input { is_mask, .. } => {
+            let input = Strided { elements: Elements::Input(at, *is_mask), first: 0, steps: steps(&own) };
+            if own.iter().product::<usize>() > MAX_KEPT {
+                input
+            } else {
+                built(shape, &own, zero, |index| input.get(domain, index))
+            }
+        }
+        Op::Causal { offset, .. } => built(shape, &own, zero, |index| {
+            let [.., row, column] = *index else { return zero };
+            if column as i128 <= row as i128 + i128::from(*offset) { one } else { zero }
+        }),
+        Op::Below { dim, limit, .. } => {
+            built(shape, &own, zero, |index| if index[*dim] < *limit { one } else { zero })
+        }
+        Op::Each(scalar) => {
+            let mut items = Vec::new();
+            built(shape, &varying(shape, args), zero, |index| {
+                items.clear();
+                items.extend(args.iter().map(|arg| arg.get(domain, index)));
+                domain.apply(scalar, &items)
+            })
+        }
+        Op::Reduce(scalar, dim) => {
+            let (mut items, mut from) = (Vec::new(), Vec::new());
+            let mut stored = varying(shapes[0], args);
+            stored[*dim] = 1;
+            built(shape, &stored, zero, |index| {
+                from.clear();
+                from.extend_from_slice(index);
+                args[0].line(domain, shapes[0], (&mut from, *dim), &mut items);
+                domain.apply(scalar, &items)
+            })
+        }
+        Op::Matmul => matmul(domain, at, (shape, zero), args, shapes)?,
+        Op::Transpose(order) => viewed(0, order.iter().map(|&dim| args[0].steps[dim]).collect()),
+        Op::Broadcast(_) => viewed(0, args[0].steps.clone()),
+        Op::Slice { dim, start, .. } => viewed(start * args[0].steps[*dim], args[0].steps.clone()),
+        Op::Split { tiling, along, iterations } => {
+            let size = |dim: usize, axis: usize| shapes[0][dim].len.div_ceil(tiling.blocks[axis]);
+            let cut = tiling.dims.iter().enumerate();
+            let mut steps: Vec<usize> =
+                cut.map(|(axis, dim)| dim.map_or(0, |dim| size(dim, axis) * args[0].steps[dim])).collect();
+            steps.push(along.map_or(0, |dim| {
+                let axis = tiling.dims.iter().position(|cut| *cut == Some(dim));
+                axis.map_or(shapes[0][dim].len, |axis| size(dim, axis)).div_ceil(*iterations)
+                    * args[0].steps[dim]
+            }));
+            steps.extend(&args[0].steps);
+            viewed(0, steps)
+        }
+        Op::Reshape(_) if args[0].steps == steps(&lens(shapes[0])) => viewed(0, steps(&lens(shape))),
+        Op::Reshape(_) => moved(domain, &|index, from| {
+            let at = index.iter().zip(shape).fold(0, |at, (index, extent)| at * extent.len + index);
+            *from = index_of(at, &lens(shapes[0]));
+            0
+        }),
+        Op::Repeat { dim, times } => moved(domain, &|_, from| {
+            from[*dim] /= times;
+            0
+        }),
+        Op::Concat(dim) => moved(domain, &|_, from| {
+            let mut arg = 0;
+            while from[*dim] >= shapes[arg][*dim].len {
+                from[*dim] -= shapes[arg][*dim].len;
+                arg += 1;
+            }
+            arg
+        }),
+        Op::Merge(tiling) => moved(domain, &|index, from| {
+            let prefix = tiling.blocks.len() + 1;
+            from.splice(..0, vec![0; prefix]);
+            for (axis, dim) in tiling.dims.iter().enumerate() {
                 if let Some(dim) = *dim {
-                    let starts = &starts[axis][store];
-                    (start[dim], fits[dim]) =
-                        (starts[number[axis]], starts[number[axis] + 1] - starts[number[axis]]);
+                    let size = shapes[0][prefix + dim].len;
+                    (from[axis], from[prefix + dim]) = (index[dim] / size, index[dim] % size);
                 }
             }
-            if tile.shape != fits {
-                return Err(Stop::Unsupported(format!(
-                    "block {number:?} stores a tile of {:?}, not {fits:?}",
-                    tile.shape
-                )));
-            }
-            let steps = steps(&result.shape);
-            let first = at(&start, &steps);
-            let mut values = tile.data.iter();
-            each_index(&tile.shape, |index| {
-                if let Some(&value) = values.next() {
-                    result.data[first + at(index, &steps)] = value;
-                }
-            });
-        }
-    }
-    for (store, result) in results.iter().enumerate() {
-        domain.finish(program.place(node + 1 + store, None), &result.data);
-    }
-    Ok(results)
+            0
+        }),
+    })
 }
 
-/// Tiles that have a value.
-type Tiles<V> = [Option<Array<V>>];
-
-/// One block of a kernel.
-struct Run<'a, V> {
-    program: &'a Program,
-    block: &'a Block,
-    node: usize,
-    tensors: &'a [Option<Array<V>>],
-    stages: &'a [Stage],
-    number: &'a [usize],
+/// The index of an element in row-major order.
+pub fn index_of(mut at: usize, lens: &[usize]) -> Vec<usize> {
+    let mut index: Vec<usize> = lens.iter().rev().map(|&len| (at % len, at /= len).0).collect();
+    index.reverse();
+    index
 }
 
-impl<V: Copy> Run<'_, V> {
-    fn tiles<D: Domain<Value = V>>(&self, domain: &mut D) -> Result<Vec<Option<Array<V>>>, Stop> {
-        let count = self.block.tiles.len();
-        // For a tile that combines iterations, what it is so far.
-        let mut tiles: Vec<Option<Array<V>>> = (0..count).map(|_| None).collect();
-        for iteration in 0..self.block.iterations {
-            let mut before: Vec<Option<Array<V>>> = (0..count).map(|_| None).collect();
-            for at in 0..count {
-                let tile = &self.block.tiles[at];
-                let is_wanted = match self.stages[at] {
-                    Stage::Fixed => iteration == 0,
-                    Stage::Loop => true,
-                    Stage::After => tile.accumulates(),
-                };
-                if is_wanted {
-                    let last = tiles[at].take();
-                    let value = self.tile(domain, at, iteration, (&tiles, &before), last.as_ref())?;
-                    tiles[at] = Some(value);
-                    before[at] = last;
-                }
+fn matmul<D: Domain>(
+    domain: &mut D,
+    at: usize,
+    (shape, zero): (&[Extent], D::Value),
+    args: &[&Strided<D::Value>],
+    shapes: &[&[Extent]],
+) -> Result<Strided<D::Value>, Stop> {
+    let batch = shape.len() - 2;
+    let is_ragged = shape.iter().any(|extent| extent.ragged.is_some());
+    let varies = |dim: usize| match dim.checked_sub(batch) {
+        None => args.iter().any(|arg| arg.steps[dim] > 0),
+        Some(operand) => args[operand].steps[dim] > 0,
+    };
+    let stored: Vec<usize> =
+        (0..shape.len()).map(|dim| if is_ragged || varies(dim) { shape[dim].len } else { 1 }).collect();
+    let (m, n, k) = (stored[batch], stored[batch + 1], shapes[0][batch + 1].len);
+    let mut elements = vec![zero; stored.iter().product()];
+    let (mut column, mut products) = (Vec::new(), Vec::new());
+    for (number, first) in (0..elements.len()).step_by(m * n).enumerate() {
+        domain.enter(at)?;
+        let mut index = [index_of(number, &stored[..batch]), vec![0; 2]].concat();
+        let mut rows = vec![Vec::with_capacity(k); m];
+        for (i, row) in rows.iter_mut().enumerate() {
+            index[batch] = i;
+            args[0].line(domain, shapes[0], (&mut index, batch + 1), row);
+        }
+        for j in 0..n {
+            index[batch + 1] = j;
+            args[1].line(domain, shapes[1], (&mut index, batch), &mut column);
+            for (i, row) in rows.iter().enumerate() {
+                products.clear();
+                products.extend(row.iter().zip(&column).map(|(&a, &b)| domain.apply(&Scalar::Mul, &[a, b])));
+                elements[first + i * n + j] = domain.apply(&Scalar::Sum, &products);
             }
         }
-        for at in 0..count {
-            if self.stages[at] == Stage::After && !self.block.tiles[at].accumulates() {
-                tiles[at] = Some(self.tile(domain, at, 0, (&tiles, &[]), None)?);
-            }
-        }
-        Ok(tiles)
     }
-
-    fn tile<D: Domain<Value = V>>(
-        &self,
-        domain: &mut D,
-        at: usize,
-        iteration: usize,
-        (tiles, before): (&Tiles<V>, &Tiles<V>),
-        last: Option<&Array<V>>,
-    ) -> Result<Array<V>, Stop> {
-        let missing = || Stop::Unsupported(format!("s{at} reads a tile without a value"));
-        let get = |arg: usize| tiles[arg].as_ref().map(Operand::Dense).ok_or_else(missing);
-        let place = self.program.place(self.node, Some(at));
-        domain.enter(place);
-        let tile = &self.block.tiles[at];
-        let combined = |domain: &mut D, op: &Op, arg: usize| match last {
-            Some(last) if last.shape == get(arg)?.shape() => {
-                apply(domain, op, &[Operand::Dense(last), get(arg)?])
-            }
-            Some(_) => Err(Stop::Unsupported(format!("s{at} has another shape in iteration {iteration}"))),
-            None => Ok(get(arg)?.owned()),
-        };
-        let value = match tile {
-            Tile::Load { tensor, .. } => self.load(domain, tile, *tensor, iteration)?,
-            Tile::Op(op, args) => {
-                let args: Vec<Operand<'_, V>> = args.iter().map(|&arg| get(arg)).collect::<Result<_, _>>()?;
-                apply(domain, op, &args)?
-            }
-            Tile::Sum(arg) => combined(domain, &Op::Add, *arg)?,
-            Tile::Largest(arg) | Tile::RunningMax(arg) => combined(domain, &Op::Max, *arg)?,
-            Tile::Rescaled { tile, max, degree } => match (last, before[*max].as_ref()) {
-                (Some(last), Some(before)) => {
-                    let now = apply(domain, &Op::Guard, &[get(*max)?])?;
-                    let change = apply(domain, &Op::Sub, &[Operand::Dense(before), Operand::Dense(&now)])?;
-                    let exponent = apply(domain, &Op::Scale(*degree), &[Operand::Dense(&change)])?;
-                    let factor = apply(domain, &Op::Exp, &[Operand::Dense(&exponent)])?;
-                    let scaled = apply(domain, &Op::Mul, &[Operand::Dense(last), Operand::Dense(&factor)])?;
-                    if scaled.shape != get(*tile)?.shape() {
-                        return Err(Stop::Unsupported(format!(
-                            "s{at} has another shape in iteration {iteration}"
-                        )));
-                    }
-                    apply(domain, &Op::Add, &[Operand::Dense(&scaled), get(*tile)?])?
-                }
-                _ => get(*tile)?.owned(),
-            },
-        };
-        // A sum over some of its iterations equals no value of the program.
-        if !tile.accumulates() || iteration + 1 == self.block.iterations {
-            domain.finish(place, &value.data);
-        }
-        Ok(value)
-    }
-
-    fn load<D: Domain<Value = V>>(
-        &self,
-        domain: &mut D,
-        load: &Tile,
-        tensor: usize,
-        iteration: usize,
-    ) -> Result<Array<V>, Stop> {
-        let from = &self.program.shapes[tensor];
-        let ranges = self.block.ranges(load, from, self.number, iteration);
-        let shape: Vec<usize> = ranges.iter().map(|&(_, len)| len).collect();
-        let steps = steps(from);
-        let first: usize = ranges.iter().zip(&steps).map(|((start, _), step)| start * step).sum();
-        let mut data = Vec::with_capacity(elems(&shape).unwrap_or(0));
-        let is_mask = matches!(self.program.nodes[tensor], Node::Input(_, true));
-        each_index(&shape, |index| {
-            let at = first + at(index, &steps);
-            data.push(match &self.tensors[tensor] {
-                Some(array) => array.data[at],
-                None => domain.input(self.program.place(tensor, None), is_mask, at),
-            });
-        });
-        Ok(Array { shape, data })
-    }
+    Ok(Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(&stored) })
 }
 
 /// A bound for what an evaluation takes: elementary operations, and elements that are held at once.
-pub fn cost(program: &Program) -> Result<(f64, f64), String> {
-    let count = |shape: &[usize]| shape.iter().map(|&extent| extent as f64).product::<f64>();
-    let of = |op: &Op, args: &[&[usize]]| -> Result<(f64, f64), String> {
-        let held = count(&op.shape(args)?);
-        let largest = args.iter().map(|arg| count(arg)).fold(held, f64::max);
-        let work = match op {
-            Op::Matmul => held * args[0].last().map_or(1.0, |&k| k as f64) + count(args[1]) * 8.0,
-            Op::Exp | Op::Div | Op::Reciprocal => 120.0 * largest,
-            Op::Max | Op::Largest { .. } | Op::Relu | Op::Sqrt | Op::Log | Op::Erf => 40.0 * largest,
-            _ => 8.0 * largest,
-        };
-        Ok((work, held))
-    };
+pub fn cost(program: &Program) -> (f64, f64) {
     let (mut work, mut held) = (0.0, 0.0);
-    for (at, node) in program.nodes.iter().enumerate() {
-        match node {
-            Node::Input(..) => {}
-            Node::Stored(..) => held += count(&program.shapes[at]),
-            Node::Op(op, args) => {
-                let is_input = |arg: &&usize| matches!(program.nodes[**arg], Node::Input(..));
-                let made = args.iter().take(if *op == Op::Matmul { 1 } else { 9 }).filter(is_input);
-                held += made.map(|&arg| count(&program.shapes[arg])).sum::<f64>();
-                let shapes: Vec<&[usize]> = args.iter().map(|&arg| program.shapes[arg].as_slice()).collect();
-                let (more, elements) = of(op, &shapes)?;
-                (work, held) = (work + more, held + elements);
-            }
-            Node::Block(block) => {
-                let shapes = block.tile_shapes(&program.shapes, &vec![0; block.grid.len()], 0)?;
-                let (mut once, mut tiles) = (0.0, 0.0);
-                for (tile, shape) in block.tiles.iter().zip(&shapes) {
-                    let (more, elements) = match tile {
-                        Tile::Op(op, args) => {
-                            of(op, &args.iter().map(|&arg| shapes[arg].as_slice()).collect::<Vec<_>>())?
-                        }
-                        _ => (count(shape) * 30.0, count(shape)),
-                    };
-                    (once, tiles) = (once + more + 100.0, tiles + 2.0 * elements);
+    let shape = |node: &Node| -> f64 { node.shape.iter().map(|extent| extent.len as f64).product() };
+    for node in &program.nodes {
+        let own = shape(node);
+        let largest = node.args.iter().map(|&arg| shape(&program.nodes[arg])).fold(own, f64::max);
+        work += 100.0
+            + match &node.op {
+                Op::Matmul => {
+                    let k = program.nodes[node.args[0]].shape.last().map_or(1.0, |extent| extent.len as f64);
+                    own * k * 5.0 + shape(&program.nodes[node.args[1]]) * 30.0
                 }
-                work += once * block.iterations as f64 * count(&block.grid);
-                held += tiles;
-            }
-        }
+                Op::Each(Scalar::Exp | Scalar::Reciprocal) => 350.0 * largest,
+                Op::Each(Scalar::Largest | Scalar::Relu | Scalar::Sqrt | Scalar::Log | Scalar::Erf)
+                | Op::Reduce(Scalar::Largest, _) => 200.0 * largest,
+                op if op.is_view() => 0.0,
+                Op::Input { .. } if own > MAX_KEPT as f64 => 0.0,
+                _ => 30.0 * largest,
+            };
+        let is_made = node.op.is_view() || own > MAX_KEPT as f64 && matches!(node.op, Op::Input { .. });
+        held += if is_made { 0.0 } else { own };
+        // Lines of operands are collected.
+        let line = node.args.first().map_or(&[][..], |&arg| &program.nodes[arg].shape);
+        held += match &node.op {
+            Op::Reduce(_, dim) => line[*dim].len as f64,
+            Op::Matmul => line[line.len() - 2..].iter().fold(2.0, |count, extent| count * extent.len as f64),
+            _ => 0.0,
+        };
     }
-    Ok((work, held))
-}
-
-/// The same program with other shapes of inputs; `change` gives the new parameters of operators and grids.
-pub fn rebuilt(
-    program: &Program,
-    mut shape: impl FnMut(usize) -> Vec<usize>,
-    mut grid: impl FnMut(usize, usize) -> usize,
-) -> Result<Program, String> {
-    let mut small = Program::default();
-    for (at, node) in program.nodes.iter().enumerate() {
-        match node {
-            Node::Input(name, is_mask) => {
-                small.input(name, *is_mask, shape(at));
-            }
-            Node::Stored(..) => {}
-            Node::Op(op, args) => {
-                let op = match op {
-                    Op::Broadcast(_) => Op::Broadcast(shape(at)),
-                    Op::Causal { offset, .. } => Op::Causal { shape: shape(at), offset: *offset },
-                    Op::Below { dim, limit, .. } => Op::Below { shape: shape(at), dim: *dim, limit: *limit },
-                    op => op.clone(),
-                };
-                small.op(op, args.clone())?;
-            }
-            Node::Block(block) => {
-                let mut block = block.clone();
-                for axis in 0..block.grid.len() {
-                    block.grid[axis] = grid(at, axis);
-                }
-                small.block(block)?;
-            }
-        }
-    }
-    small.outputs.clone_from(&program.outputs);
-    debug_assert_eq!(small.nodes.len(), program.nodes.len());
-    Ok(small)
+    held += program.outputs.iter().map(|(_, id)| shape(&program.nodes[*id])).sum::<f64>();
+    (work, held)
 }

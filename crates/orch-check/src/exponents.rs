@@ -1,247 +1,320 @@
-//! Exponents as combinations of values, and what has to be known of each place of a program.
+//! Exponents as combinations of values, conditions for a program to be defined, and what has to be known of each tensor.
 //!
 //! There are three ways to see an exponent: as it is; as a sum of values with signs; as a sum of values with constant factors.
 //! The values are *atoms*. Sums of constants are multiples of one further atom, the number 1.
 
-use crate::op::{Op, Ratio};
-use crate::program::{Node, Program, Tile};
-use crate::residue::{DIVISORS, EXPONENTS, Facts, LOGARITHMS, RADICANDS};
-use std::collections::BTreeMap;
+use crate::program::{Op, Program, Ratio, Scalar};
+use crate::residue::Needs;
+use std::collections::BTreeSet;
 
-/// A node, or a tile of it.
-pub type At = (usize, Option<usize>);
-
-/// The most values in one exponent.
-const MAX_ATOMS: usize = 1000;
+/// How many ways there are.
+pub const WAYS: usize = 3;
+/// The most steps that the parts of one exponent are looked for.
+const MAX_STEPS: usize = 1000;
 
 /// The atoms of a program, seen in one way.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Atoms {
-    /// Nodes and tiles that are atoms.
-    pub at: Vec<At>,
-    /// For each place with exponentials the coefficients of atoms: their sum, in parts of the denominator.
-    pub weights: BTreeMap<usize, Vec<(i128, i128)>>,
+    /// Tensors of atoms.
+    pub tensors: BTreeSet<usize>,
+    /// By tensor of exponentials: the sum of the absolute values of coefficients.
+    pub sizes: Vec<f64>,
+    /// A common denominator of coefficients.
+    pub denominator: i128,
 }
 
 impl Atoms {
     /// The atoms of a program seen in way 0, 1 or 2; `None` if there are too many.
     pub fn new(program: &Program, way: usize) -> Option<Atoms> {
-        let mut atoms = Atoms::default();
-        for (node, tile) in program.all() {
-            let mut exponents: Vec<(At, (i128, i128))> = Vec::new();
-            match (program.op_at(node, tile), &program.nodes[node], tile) {
-                (Some((Op::Exp, args)), ..) => exponents.push((operand(node, tile, args[0]), (1, 1))),
-                (_, Node::Block(block), Some(at)) => {
-                    if let Tile::Rescaled { max, degree, .. } = block.tiles[at] {
-                        if way == 0 {
-                            return None;
-                        }
-                        let degree = (i128::from(degree.num), i128::from(degree.den));
-                        exponents.extend([((node, Some(max)), degree); 2]);
-                    }
-                }
-                _ => {}
+        let mut atoms =
+            Atoms { tensors: BTreeSet::new(), sizes: vec![0.0; program.nodes.len()], denominator: 1 };
+        for (at, node) in program.nodes.iter().enumerate() {
+            if node.op == Op::Each(Scalar::Exp) {
+                atoms.sizes[at] = atoms.add(program, node.args[0], way, (1, 1), &mut 0)?;
             }
-            if exponents.is_empty() {
-                continue;
-            }
-            let mut found = Vec::new();
-            let mut steps = 0;
-            for (at, factor) in exponents {
-                walk(program, at, way, factor, &mut found, &mut steps)?;
-            }
-            atoms.at.extend(found.iter().filter_map(|(at, _)| *at));
-            atoms
-                .weights
-                .insert(program.place(node, tile), found.into_iter().map(|(_, factor)| factor).collect());
         }
-        atoms.at.sort_unstable();
-        atoms.at.dedup();
         Some(atoms)
     }
 
-    /// A common denominator of all coefficients, and of more.
-    pub fn denominator(&self, more: i128) -> Option<i128> {
-        let mut all = more;
-        for (_, den) in self.weights.values().flatten() {
-            all = (all / gcd(all, *den)).checked_mul(*den)?;
+    /// Adds the atoms of a multiple of a value, and gives the sum of their coefficients.
+    fn add(
+        &mut self,
+        program: &Program,
+        at: usize,
+        way: usize,
+        (num, den): (i128, i128),
+        steps: &mut usize,
+    ) -> Option<f64> {
+        *steps += 1;
+        if *steps > MAX_STEPS {
+            return None;
         }
-        Some(all)
+        let times = |ratio: &Ratio| -> Option<(i128, i128)> {
+            let (num, den) = (num.checked_mul(ratio.num.into())?, den.checked_mul(ratio.den.into())?);
+            let divisor = gcd(num, den);
+            Some((num / divisor, den / divisor))
+        };
+        let node = &program.nodes[at];
+        let mut next = |atoms: &mut Atoms, arg: usize, factor| atoms.add(program, arg, way, factor, steps);
+        match &node.op {
+            Op::Each(Scalar::Sum) if way > 0 => {
+                Some(next(self, node.args[0], (num, den))? + next(self, node.args[1], (num, den))?)
+            }
+            Op::Each(Scalar::Guard | Scalar::Mask) if way > 0 => next(self, node.args[0], (num, den)),
+            Op::Concat(_) | Op::Reshape(_) | Op::Repeat { .. } | Op::Merge(_) if way > 0 => node
+                .args
+                .iter()
+                .try_fold(0.0, |most, &arg| Some(f64::max(most, next(self, arg, (num, den))?))),
+            op if op.is_view() && way > 0 => next(self, node.args[0], (num, den)),
+            Op::Each(Scalar::Offset(ratio)) if way > 0 => {
+                let rest = next(self, node.args[0], (num, den))?;
+                Some(rest + self.part(times(ratio)?)?)
+            }
+            Op::Each(Scalar::Scale(ratio))
+                if way == 2 || way == 1 && *ratio == (Ratio { num: -1, den: 1 }) =>
+            {
+                next(self, node.args[0], times(ratio)?)
+            }
+            _ => {
+                self.tensors.insert(at);
+                self.part((num, den))
+            }
+        }
     }
 
-    /// The degree of each exponential, in atoms divided by a denominator.
-    pub fn degrees(&self, denominator: i128) -> BTreeMap<usize, f64> {
-        let degree = |parts: &[(i128, i128)]| -> f64 {
-            parts.iter().map(|(num, den)| num.unsigned_abs() as f64 * (denominator / den) as f64).sum()
-        };
-        self.weights.iter().map(|(place, parts)| (*place, degree(parts))).collect()
+    /// The size of a coefficient.
+    fn part(&mut self, (num, den): (i128, i128)) -> Option<f64> {
+        self.denominator = common(self.denominator, den)?;
+        Some(num.unsigned_abs() as f64 / den as f64)
     }
+}
+
+/// The least common multiple.
+pub fn common(a: i128, b: i128) -> Option<i128> {
+    (a / gcd(a, b)).checked_mul(b)
 }
 
 fn gcd(a: i128, b: i128) -> i128 {
     if b == 0 { a.abs().max(1) } else { gcd(b, a % b) }
 }
 
-/// An operand of what stands at a node or tile.
-fn operand(node: usize, tile: Option<usize>, arg: usize) -> At {
-    if tile.is_some() { (node, Some(arg)) } else { (arg, None) }
+/// What must hold for a program to be defined.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Condition {
+    /// A divisor, or a factor of one, is not zero.
+    Divisor,
+    /// The operand of a root is not negative.
+    Radicand,
+    /// The operand of a logarithm is positive.
+    Logarithm,
 }
 
-/// The terms of a value: with atom, or constant.
-fn walk(
-    program: &Program,
-    at: At,
-    way: usize,
-    (num, den): (i128, i128),
-    found: &mut Vec<(Option<At>, (i128, i128))>,
-    steps: &mut usize,
-) -> Option<()> {
-    *steps += 1;
-    if *steps > MAX_ATOMS {
-        return None;
-    }
-    let times = |ratio: &Ratio, sign: i128| -> Option<(i128, i128)> {
-        let (num, den) =
-            (num.checked_mul(i128::from(ratio.num) * sign)?, den.checked_mul(i128::from(ratio.den))?);
-        let divisor = gcd(num, den);
-        Some((num / divisor, den / divisor))
-    };
-    let mut next = |arg: usize, factor: (i128, i128), found: &mut Vec<_>| {
-        walk(program, operand(at.0, at.1, arg), way, factor, found, steps)
-    };
-    match program.op_at(at.0, at.1).filter(|_| way > 0) {
-        Some((Op::Add, args)) => {
-            next(args[0], (num, den), found)?;
-            next(args[1], (num, den), found)
-        }
-        Some((Op::Sub, args)) => {
-            next(args[0], (num, den), found)?;
-            next(args[1], (-num, den), found)
-        }
-        Some((Op::Guard | Op::Mask | Op::Transpose(_) | Op::Reshape(_) | Op::Broadcast(_), args)) => {
-            next(args[0], (num, den), found)
-        }
-        Some((Op::Slice { .. } | Op::Repeat { .. }, args)) => next(args[0], (num, den), found),
-        Some((Op::Concat { .. }, args)) => args.iter().try_for_each(|&arg| next(arg, (num, den), found)),
-        Some((Op::Offset(ratio), args)) => {
-            found.push((None, times(ratio, 1)?));
-            next(args[0], (num, den), found)
-        }
-        Some((Op::Scale(ratio), args)) if way == 2 || *ratio == (Ratio { num: -1, den: 1 }) => {
-            next(args[0], times(ratio, 1)?, found)
-        }
-        _ => {
-            found.push((Some(at), (num, den)));
-            Some(())
-        }
-    }
-}
-
-/// The factors of divisors, and the operands of roots and logarithms: where they are, and which list they belong to.
-pub fn conditions(program: &Program) -> Vec<(At, usize)> {
-    let mut found = Vec::new();
-    for (node, tile) in program.all() {
-        let Some((op, args)) = program.op_at(node, tile) else { continue };
-        let (arg, list) = match op {
-            Op::Div => (args[1], DIVISORS),
-            Op::Reciprocal => (args[0], DIVISORS),
-            Op::Sqrt => (args[0], RADICANDS),
-            Op::Log => (args[0], LOGARITHMS),
+/// The factors of divisors, and the operands of roots and logarithms.
+pub fn conditions(program: &Program) -> BTreeSet<(Condition, usize)> {
+    let mut found = BTreeSet::new();
+    for node in &program.nodes {
+        let condition = match node.op {
+            Op::Each(Scalar::Reciprocal) => Condition::Divisor,
+            Op::Each(Scalar::Sqrt) => Condition::Radicand,
+            Op::Each(Scalar::Log) => Condition::Logarithm,
             _ => continue,
         };
-        let mut open = vec![operand(node, tile, arg)];
+        let mut open = vec![node.args[0]];
         while let Some(at) = open.pop() {
-            match program.op_at(at.0, at.1) {
-                _ if found.contains(&(at, list)) => {}
-                Some((Op::Mul, args)) if list == DIVISORS => {
-                    found.push((at, list));
-                    open.extend(args.iter().map(|&arg| operand(at.0, at.1, arg)));
-                }
-                _ => found.push((at, list)),
+            let is_product = condition == Condition::Divisor && program.nodes[at].op == Op::Each(Scalar::Mul);
+            if found.insert((condition, at)) && is_product {
+                open.extend(&program.nodes[at].args);
             }
         }
     }
     found
 }
 
-/// Where arguments of hashes are: of roots and the like, of maxima, and exponentials that are part of exponents.
-pub fn hashed(program: &Program, atoms: &Atoms) -> Vec<At> {
-    let listed: Vec<(At, usize)> = atoms.at.iter().map(|&at| (at, EXPONENTS[0])).collect();
-    let facts = facts(program, &listed);
-    let mut found = Vec::new();
-    for (node, tile) in program.all() {
-        match (program.op_at(node, tile), &program.nodes[node], tile) {
-            (Some((Op::Exp, _)), ..) if facts[program.place(node, tile)].needs_q => found.push((node, tile)),
-            (Some((Op::Sqrt | Op::Log | Op::Erf | Op::Max | Op::Largest { .. } | Op::Relu, args)), ..) => {
-                found.extend(args.iter().map(|&arg| operand(node, tile, arg)));
-            }
-            (None, Node::Block(block), Some(at)) => match block.tiles[at] {
-                Tile::Largest(arg) | Tile::RunningMax(arg) => found.push((node, Some(arg))),
-                Tile::Rescaled { .. } if facts[program.place(node, tile)].needs_q => found.push((node, tile)),
-                _ => {}
-            },
-            _ => {}
-        }
-    }
-    found
+/// What all elements of a tensor are, for all inputs, by how they are made.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Facts {
+    /// Zeros and ones.
+    is_mask: bool,
+    /// Never minus infinity.
+    pub is_finite: bool,
+    /// Numbers, or minus infinity, that are not negative.
+    pub is_nonnegative: bool,
+    /// Positive.
+    pub is_positive: bool,
+    /// Sums of products of masks and exponentials, with positive factors: zero where all of their terms are masked.
+    pub is_masked_sum: bool,
 }
 
-/// What is needed of each place of a program, with what is to be listed.
-pub fn facts(program: &Program, listed: &[(At, usize)]) -> Vec<Facts> {
-    let mut facts = vec![Facts::default(); program.place_count];
-    for &((node, tile), list) in listed {
-        let own = &mut facts[program.place(node, tile)];
-        own.listed[list] = true;
-        own.needs_p |= list >= DIVISORS;
-        own.needs_q |= list < EXPONENTS.len();
-    }
-    for (_, id) in &program.outputs {
-        facts[program.place(*id, None)].needs_p = true;
-    }
-    let all = program.all();
-    // Tiles stand behind their node: what a kernel stores is asked for before its tiles, and these before what they load.
-    let order = |(node, tile): &At| (*node, tile.map_or(0, |tile| tile + 1));
-    let mut ordered = all;
-    ordered.sort_by_key(order);
-    for (node, tile) in ordered.into_iter().rev() {
-        let own = facts[program.place(node, tile)];
-        let mut ask = |node: usize, tile: Option<usize>, p: bool, q: bool| {
-            let asked = &mut facts[program.place(node, tile)];
-            asked.needs_p |= p;
-            asked.needs_q |= q;
+/// The facts of every tensor.
+///
+/// # Errors
+/// If something is masked by a tensor that is no mask.
+pub fn facts(program: &Program) -> Result<Vec<Facts>, String> {
+    let mut known: Vec<Facts> = Vec::new();
+    for node in &program.nodes {
+        let args: Vec<Facts> = node.args.iter().map(|&arg| known[arg]).collect();
+        let all = |fact: fn(&Facts) -> bool| args.iter().all(fact);
+        let any = |fact: fn(&Facts) -> bool| args.iter().any(fact);
+        // Of uneven parts some may have no elements, whose sum is zero.
+        let reduced = match &node.op {
+            Op::Reduce(_, dim) => program.nodes[node.args[0]].shape.get(*dim),
+            Op::Matmul => program.nodes[node.args[0]].shape.last(),
+            _ => None,
         };
-        let (p, q) = (own.needs_p, own.needs_q);
-        if let Some((op, args)) = program.op_at(node, tile) {
-            for (position, &arg) in args.iter().enumerate() {
-                let (p, q) = match op {
-                    Op::Exp => (false, p || q),
-                    Op::Sqrt | Op::Log | Op::Erf => (p || q, false),
-                    Op::Max | Op::Largest { .. } | Op::Relu => (p || q, q),
-                    Op::Mask if position == 1 => (p || q, false),
-                    _ => (p, q),
-                };
-                let (node, tile) = operand(node, tile, arg);
-                ask(node, tile, p, q);
+        let is_some = reduced.is_none_or(|extent| extent.ragged.is_none());
+        // What holds for a result if it holds for all operands: of moved elements, products, positive multiples and sums.
+        let same = Facts {
+            is_mask: all(|x| x.is_mask),
+            is_finite: all(|x| x.is_finite),
+            is_nonnegative: all(|x| x.is_nonnegative),
+            is_positive: all(|x| x.is_positive),
+            is_masked_sum: all(|x| x.is_masked_sum),
+        };
+        let number = Facts { is_finite: true, ..Facts::default() };
+        let nonnegative = Facts { is_nonnegative: true, ..number };
+        let mask = Facts { is_mask: true, is_masked_sum: true, ..nonnegative };
+        let is_positive = same.is_nonnegative && any(|x| x.is_positive) && same.is_finite && is_some;
+        known.push(match &node.op {
+            Op::Input { is_mask: true, .. } | Op::Causal { .. } | Op::Below { .. } => mask,
+            Op::Input { .. } => number,
+            Op::Each(Scalar::Exp) => {
+                Facts { is_positive: same.is_finite, is_masked_sum: true, ..nonnegative }
             }
-            continue;
-        }
-        match (&program.nodes[node], tile) {
-            (Node::Stored(kernel, store), _) => {
-                if let Node::Block(block) = &program.nodes[*kernel] {
-                    ask(*kernel, Some(block.stores[*store].0), p, q);
-                }
+            Op::Each(Scalar::Square | Scalar::Sqrt | Scalar::Relu) => nonnegative,
+            Op::Each(Scalar::Sum) | Op::Reduce(Scalar::Sum, _) => {
+                Facts { is_mask: false, is_positive, ..same }
             }
-            (Node::Block(block), Some(tile)) => match &block.tiles[tile] {
-                Tile::Load { tensor, .. } => ask(*tensor, None, p, q),
-                Tile::Largest(arg) | Tile::RunningMax(arg) => ask(node, Some(*arg), p || q, q),
-                Tile::Rescaled { tile, max, .. } => {
-                    ask(node, Some(*tile), p, q);
-                    ask(node, Some(*max), false, p || q);
-                }
-                tile => tile.args().into_iter().for_each(|arg| ask(node, Some(arg), p, q)),
+            Op::Each(Scalar::Mul) => same,
+            Op::Matmul => Facts { is_mask: false, is_positive: same.is_positive && is_some, ..same },
+            Op::Each(Scalar::Largest) | Op::Reduce(_, _) => Facts {
+                is_finite: any(|x| x.is_finite) && is_some,
+                is_nonnegative: any(|x| x.is_nonnegative && x.is_finite) && is_some,
+                is_positive: any(|x| x.is_positive) && is_some,
+                is_masked_sum: same.is_mask,
+                ..same
             },
+            Op::Each(Scalar::Scale(ratio)) if ratio.num > 0 => Facts { is_mask: false, ..same },
+            Op::Each(Scalar::Offset(ratio)) if ratio.num >= 0 && same.is_nonnegative => {
+                let is_positive = same.is_finite && (ratio.num > 0 || same.is_positive);
+                Facts { is_finite: same.is_finite, is_positive, ..nonnegative }
+            }
+            Op::Each(Scalar::Reciprocal) => {
+                Facts { is_nonnegative: same.is_nonnegative, is_positive: same.is_nonnegative, ..number }
+            }
+            Op::Each(Scalar::Guard) => Facts { is_finite: true, is_positive: false, ..same },
+            Op::Each(Scalar::Mask) if !args[1].is_mask => {
+                return Err("something is masked by what is no mask".into());
+            }
+            Op::Each(Scalar::Mask) => Facts { is_nonnegative: args[0].is_nonnegative, ..Facts::default() },
+            Op::Each(_) => Facts { is_finite: same.is_finite, ..Facts::default() },
+            _ => same,
+        });
+    }
+    Ok(known)
+}
+
+/// The arguments of hashes: of roots and the like, of maxima, and exponentials that are part of exponents.
+pub fn hashed(program: &Program, needs: &[Needs]) -> BTreeSet<usize> {
+    let mut found = BTreeSet::new();
+    for (at, node) in program.nodes.iter().enumerate() {
+        match node.op {
+            Op::Each(Scalar::Exp) if needs[at].q => found.extend([at]),
+            Op::Each(Scalar::Sqrt | Scalar::Log | Scalar::Erf | Scalar::Largest | Scalar::Relu)
+            | Op::Reduce(Scalar::Largest, _) => {
+                found.extend(&node.args);
+            }
             _ => {}
         }
     }
-    facts
+    found
+}
+
+/// What is needed of each tensor, where exponents of some are, and numbers of others.
+pub fn needs<'a>(
+    program: &Program,
+    exponents: &BTreeSet<usize>,
+    numbers: impl IntoIterator<Item = &'a usize>,
+) -> Vec<Needs> {
+    let mut needs = vec![Needs::default(); program.nodes.len()];
+    exponents.iter().for_each(|&at| needs[at].q = true);
+    numbers.into_iter().for_each(|&at| needs[at].p = true);
+    for (at, node) in program.nodes.iter().enumerate().rev() {
+        let Needs { p, q } = needs[at];
+        for (position, &arg) in node.args.iter().enumerate() {
+            let (p, q) = match node.op {
+                Op::Each(Scalar::Exp) => (false, p || q),
+                Op::Each(Scalar::Sqrt | Scalar::Log | Scalar::Erf) => (p || q, false),
+                Op::Each(Scalar::Mask) if position == 1 => (p || q, false),
+                Op::Each(Scalar::Largest | Scalar::Relu) | Op::Reduce(Scalar::Largest, _) => (p || q, q),
+                _ => (p, q),
+            };
+            needs[arg].p |= p;
+            needs[arg].q |= q;
+        }
+    }
+    needs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of the last tensor: whether it is finite, not negative, positive, a masked sum.
+    fn last(statements: &str) -> [bool; 4] {
+        let lines = statements.replace(';', "\n");
+        let head = "mugraph \"p\" {\nt0 = input \"x\" [2, 3]\nt1 = mask \"m\" [2, 3]";
+        let program = crate::parse(&format!("{head}\n{lines}\noutput \"o\" t0\n}}")).unwrap().remove(0);
+        let facts = *facts(&program).unwrap().last().unwrap();
+        [facts.is_finite, facts.is_nonnegative, facts.is_positive, facts.is_masked_sum]
+    }
+
+    #[test]
+    fn facts_are_those_of_all_inputs() {
+        const NO: bool = false;
+        const YES: bool = true;
+        for (statements, expected) in [
+            ("t2 = scale(1) t0", [YES, NO, NO, NO]),
+            ("t2 = scale(1) t1", [YES, YES, NO, YES]),
+            ("t2 = scale(-1) t1", [YES, NO, NO, NO]),
+            ("t2 = scale(0) t1", [YES, NO, NO, NO]),
+            ("t2 = square t0", [YES, YES, NO, NO]),
+            ("t2 = exp t0", [YES, YES, YES, YES]),
+            ("t2 = exp t0; t3 = sum(1) t2", [YES, YES, YES, YES]),
+            ("t2 = exp t0; t3 = add t2, t0", [YES, NO, NO, NO]),
+            ("t2 = exp t0; t3 = square t0; t4 = add t2, t3", [YES, YES, YES, NO]),
+            ("t2 = exp t0; t3 = mul t2, t1", [YES, YES, NO, YES]),
+            ("t2 = exp t0; t3 = mul t2, t0", [YES, NO, NO, NO]),
+            ("t2 = exp t0; t3 = transpose(1, 0) t2; t4 = matmul t2, t3", [YES, YES, YES, YES]),
+            ("t2 = square t0; t3 = offset(1/9) t2", [YES, YES, YES, NO]),
+            ("t2 = square t0; t3 = offset(0) t2", [YES, YES, NO, NO]),
+            ("t2 = square t0; t3 = offset(-1/9) t2", [YES, NO, NO, NO]),
+            ("t2 = exp t0; t3 = offset(-1) t2", [YES, NO, NO, NO]),
+            ("t2 = mask t0, t1", [NO, NO, NO, NO]),
+            ("t2 = exp t0; t3 = mask t2, t1", [NO, YES, NO, NO]),
+            ("t2 = mask t0, t1; t3 = exp t2", [YES, YES, NO, YES]),
+            ("t2 = mask t0, t1; t3 = guard t2", [YES, NO, NO, NO]),
+            ("t2 = mask t0, t1; t3 = add t2, t0; t4 = exp t3", [YES, YES, NO, YES]),
+            ("t2 = mask t0, t1; t3 = largest(1) t2", [NO, NO, NO, NO]),
+            ("t2 = mask t0, t1; t3 = max t2, t0", [YES, NO, NO, NO]),
+            ("t2 = exp t0; t3 = max t2, t0", [YES, YES, YES, NO]),
+            ("t2 = exp t0; t3 = mask t2, t1; t4 = max t3, t0", [YES, NO, NO, NO]),
+            ("t2 = relu t0", [YES, YES, NO, NO]),
+            ("t2 = sqrt t0", [YES, YES, NO, NO]),
+            ("t2 = log t0", [YES, NO, NO, NO]),
+            ("t2 = square t0; t3 = reciprocal t2", [YES, YES, YES, NO]),
+            ("t2 = reciprocal t0", [YES, NO, NO, NO]),
+            ("t2 = exp t0; t3 = concat(1) t2, t1", [YES, YES, NO, YES]),
+            // The last of four parts of three elements has none.
+            (
+                "t2 = exp t0; t3 = block [1] loop 1 {; s0 = load t2 [-] -; s1 = sum(1) s0; store s1 [-]; }",
+                [YES, YES, YES, YES],
+            ),
+            (
+                "t2 = exp t0; t3 = block [4] loop 1 {; s0 = load t2 [1] -; s1 = sum(1) s0; store s1 [1]; }",
+                [YES, YES, NO, YES],
+            ),
+        ] {
+            assert_eq!(last(statements), expected, "{statements}");
+        }
+    }
 }

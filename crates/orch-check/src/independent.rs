@@ -1,108 +1,73 @@
-//! That the atoms of a program's exponents are independent and uniform; see the argument in the crate's documentation.
+//! That the atoms of a program's exponents are independent and uniform: lemma 3 of the crate's documentation.
 
-use crate::alike::{Dim, Walk};
-use crate::eval::{Stop, outputs};
-use crate::exponents::{Atoms, facts, hashed};
-use crate::op::Op;
-use crate::program::{Node, Program};
-use crate::residue::{EXPONENTS, Residues, Round, canonical};
+use crate::alike::Walk;
+use crate::eval::Stop;
+use crate::program::{Op, Program, Scalar};
+use crate::residue::{Round, canonical};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// Values of places.
+/// Exponents of tensors.
 pub type Values = BTreeMap<usize, Vec<u64>>;
 
-/// A program whose parallel indices have one element, with the atoms of its exponents seen in each way.
-pub struct Single<'a> {
+/// The most tensors of atoms that are ordered.
+const MAX_SITES: usize = 64;
+
+/// A program whose atoms are to be independent.
+pub struct Sites<'a> {
     /// The program at its full extents.
-    pub whole: &'a Program,
-    /// The program with one element along each index that is cut.
     pub program: &'a Program,
-    /// By way.
-    pub atoms: &'a [Option<Atoms>],
-    /// At the place of an input its number.
-    pub inputs: &'a [u64],
+    /// For each dimension of a tensor, whether an output element depends on one index along it only.
+    pub is_single: &'a dyn Fn(usize) -> Vec<bool>,
+    /// The values of all atoms, and those after a tensor got other exponents.
+    pub values: &'a Values,
+    /// See `values`.
+    pub changed: &'a mut dyn FnMut(usize) -> Result<Values, Stop>,
 }
 
-impl Single<'_> {
-    /// The values of all atoms, by place.
-    pub fn values(&self, round: &mut Round, changed: Option<usize>) -> Result<Values, Stop> {
-        let of_way = |(way, atoms): (usize, &'_ Option<Atoms>)| -> Vec<_> {
-            atoms.iter().flat_map(|atoms| atoms.at.iter().map(|&at| (at, EXPONENTS[way]))).collect()
+impl Sites<'_> {
+    /// How many of some atoms there are, or why they are not shown to be independent.
+    pub fn independent(
+        &mut self,
+        atoms: &BTreeSet<usize>,
+        round: &Round,
+    ) -> Result<Result<usize, String>, Stop> {
+        let (sites, count) = self.distinct(atoms, round);
+        let order = match self.order(&sites, &round.shared) {
+            Ok(order) => order,
+            Err(reason) => return Ok(Err(reason)),
         };
-        let listed: Vec<_> = self.atoms.iter().enumerate().flat_map(of_way).collect();
-        if listed.is_empty() && changed.is_none() && !self.is_hashed() {
-            return Ok(Values::new());
-        }
-        let facts = facts(self.program, &listed);
-        let mut domain = Residues::new(round, &facts, self.inputs);
-        domain.changed = changed;
-        outputs(&mut domain, self.program)?;
-        Ok(domain.exponents)
-    }
-
-    fn is_hashed(&self) -> bool {
-        self.atoms.iter().flatten().any(|atoms| !hashed(self.program, atoms).is_empty())
-    }
-
-    /// For each way how many atoms there are, or why they are not shown to be independent. `base` are their values.
-    pub fn independent(&self, round: &mut Round, base: &Values) -> Result<Vec<Result<usize, String>>, Stop> {
-        let shared = round.shared.clone();
-        let mut changes: BTreeMap<usize, Values> = BTreeMap::new();
-        let mut results = Vec::new();
-        for atoms in self.atoms {
-            let Some(atoms) = atoms else {
-                results.push(Err("exponents are not seen in this way".into()));
-                continue;
-            };
-            if atoms.at.iter().any(|(_, tile)| tile.is_some()) {
-                results.push(Err("the program has exponentials in blocks".into()));
-                continue;
-            }
-            let sites: Vec<usize> = atoms.at.iter().map(|(node, _)| *node).collect();
-            let (sites, count) = distinct(self.program, &sites, base, round);
-            let order = match self.order(&sites, &shared) {
-                Ok(order) => order,
-                Err(reason) => {
-                    results.push(Err(reason));
-                    continue;
-                }
-            };
-            let mut result = Ok(count);
-            for (site, source) in order {
-                let source = self.program.place(source, None);
-                if let std::collections::btree_map::Entry::Vacant(entry) = changes.entry(source) {
-                    entry.insert(self.values(round, Some(source))?);
-                }
-                let place = self.program.place(site, None);
-                let all_differ =
-                    |a: &Vec<u64>, b: &Vec<u64>| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a != b);
-                let changed = changes.get(&source).and_then(|changed| changed.get(&place));
-                if !changed.zip(base.get(&place)).is_some_and(|(a, b)| all_differ(a, b)) {
-                    result = Err(format!(
-                        "an exponent at node {site} does not depend on what it is made of alone"
-                    ));
-                }
-            }
-            results.push(result);
-        }
-        Ok(results)
-    }
-
-    /// The nodes that a node is made of, itself among them.
-    fn cone(&self, node: usize) -> BTreeSet<usize> {
-        let mut cone = BTreeSet::new();
-        let mut open = vec![node];
-        while let Some(node) = open.pop() {
-            if cone.insert(node) {
-                open.extend(self.program.reads(node));
+        for (site, source) in order {
+            let (own, changed) = (&self.values[&site], (self.changed)(source)?);
+            let changed = changed.get(&site).map_or(&[][..], Vec::as_slice);
+            if own.len() != changed.len() || own.iter().zip(changed).any(|(a, b)| a == b) {
+                return Ok(Err(format!(
+                    "an exponent at tensor {site} does not depend on what it is made of alone"
+                )));
             }
         }
-        cone
+        Ok(Ok(count))
     }
 
-    /// The sites in an order in which each is made of something that no later one is made of, of which each of its elements
-    /// has elements of its own.
+    /// The tensors whose atoms are not all those of others or their negatives, or largest numbers; and how many atoms there are.
+    fn distinct(&self, atoms: &BTreeSet<usize>, round: &Round) -> (Vec<usize>, usize) {
+        let mut sites: Vec<usize> =
+            atoms.iter().copied().filter(|site| self.values.contains_key(site)).collect();
+        sites.sort_by_key(|site| std::cmp::Reverse(self.values[site].len()));
+        let mut known: HashSet<u64> = HashSet::new();
+        sites.retain(|site| {
+            let own: Vec<u64> = self.values[site].iter().map(|&x| canonical(round.q, x)).collect();
+            let is_new = own.iter().any(|x| !known.contains(x) && !round.symbols.contains(x));
+            known.extend(own);
+            is_new
+        });
+        (sites, known.len())
+    }
+
+    /// Sites and their sources, in an order in which no later site is made of a source.
     fn order(&self, sites: &[usize], shared: &HashSet<usize>) -> Result<Vec<(usize, usize)>, String> {
+        if sites.len() > MAX_SITES {
+            return Err(format!("more than {MAX_SITES} tensors are parts of exponents"));
+        }
         let mut left: Vec<(usize, BTreeSet<usize>, Vec<usize>)> = Vec::new();
         for &site in sites {
             let cone = self.cone(site);
@@ -113,7 +78,7 @@ impl Single<'_> {
         while !left.is_empty() {
             let own = |at: usize| {
                 let is_free = |source: &&usize| {
-                    left.iter().enumerate().all(|(other, (_, cone, _))| other == at || !cone.contains(source))
+                    (0..left.len()).all(|other| other == at || !left[other].1.contains(source))
                 };
                 left[at].2.iter().find(is_free).copied()
             };
@@ -124,6 +89,17 @@ impl Single<'_> {
         Ok(order)
     }
 
+    /// The tensors that one is made of, itself among them.
+    fn cone(&self, site: usize) -> BTreeSet<usize> {
+        let (mut cone, mut open) = (BTreeSet::new(), vec![site]);
+        while let Some(at) = open.pop() {
+            if cone.insert(at) {
+                open.extend(&self.program.nodes[at].args);
+            }
+        }
+        cone
+    }
+
     /// Inputs and symbols that have all the indices of a site's elements.
     fn sources(
         &self,
@@ -132,48 +108,29 @@ impl Single<'_> {
         shared: &HashSet<usize>,
     ) -> Result<Vec<usize>, String> {
         let mut walk = Walk::default();
-        walk.program(self.whole, &mut BTreeMap::new(), |node| cone.contains(&node));
+        walk.program(self.program, |at| cone.contains(&at));
         walk.finish();
-        let dims = walk.dims(site).to_vec();
         let mut wanted = BTreeSet::new();
-        for (&dim, &extent) in dims.iter().zip(&self.program.shapes[site]) {
-            if extent > 1 {
-                let class = walk
-                    .alike(dim)
-                    .ok_or_else(|| format!("the exponents at node {site} are not alike along an index"))?;
-                wanted.insert(class);
-            }
+        let dims = walk
+            .classes(0, site)
+            .into_iter()
+            .zip((self.is_single)(site))
+            .zip(&self.program.nodes[site].shape);
+        for ((class, _), _) in dims.filter(|((_, is_single), extent)| !is_single && extent.len > 1) {
+            wanted.insert(
+                class
+                    .ok_or_else(|| format!("the exponents at tensor {site} are not alike along an index"))?,
+            );
         }
-        let has_all = |node: &usize| {
-            let own: BTreeSet<usize> =
-                walk.dims(*node).iter().filter_map(|&dim: &Dim| walk.alike(dim)).collect();
-            wanted.is_subset(&own)
-        };
-        let is_source = |node: &usize| match &self.program.nodes[*node] {
-            Node::Input(..) => true,
-            Node::Op(op, _) => {
-                let is_hash = matches!(op, Op::Exp | Op::Sqrt | Op::Log | Op::Erf);
-                is_hash && !shared.contains(&self.program.place(*node, None))
-            }
+        let is_source = |at: &usize| match self.program.nodes[*at].op {
+            Op::Input { .. } => true,
+            Op::Each(Scalar::Exp | Scalar::Sqrt | Scalar::Log | Scalar::Erf) => !shared.contains(at),
             _ => false,
         };
-        Ok(cone.iter().copied().filter(|node| is_source(node) && has_all(node)).collect())
+        let has_all = |at: &usize| {
+            let own: BTreeSet<usize> = walk.classes(0, *at).into_iter().flatten().collect();
+            wanted.is_subset(&own)
+        };
+        Ok(cone.iter().copied().filter(|at| is_source(at) && has_all(at)).collect())
     }
-}
-
-/// The sites whose values are not all those of others or their negatives, or largest numbers; and how many values there are.
-fn distinct(program: &Program, sites: &[usize], values: &Values, round: &Round) -> (Vec<usize>, usize) {
-    let of = |site: &usize| values.get(&program.place(*site, None)).map_or(&[][..], Vec::as_slice);
-    let mut sites = sites.to_vec();
-    sites.sort_by_key(|site| std::cmp::Reverse(of(site).len()));
-    let mut known: HashSet<u64> = HashSet::new();
-    let mut kept = Vec::new();
-    for site in sites {
-        let own: Vec<u64> = of(&site).iter().map(|&x| canonical(round.q, x)).collect();
-        if !own.iter().all(|x| known.contains(x) || round.symbols.contains(x)) {
-            kept.push(site);
-        }
-        known.extend(own);
-    }
-    (kept, known.len())
 }

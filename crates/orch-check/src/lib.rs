@@ -7,8 +7,8 @@
 //! **Statement.** For all real inputs, zeros and ones for masks, at which every division, root and logarithm of the program is
 //! defined, those of the candidate are, and the outputs are equal. Rounding is not considered.
 //!
-//! **Values.** Over the reals a value is a term over inputs. [`op`] writes sigmoid, tanh, gelu and norms by `e^x`, `+`, `*`,
-//! `/` and roots. A *symbol* is a variable in place of a term that has no algebraic form: `sqrt t`, `log t`, `erf t`, the
+//! **Values.** Over the reals a value is a term over inputs. [`text`] writes sigmoid, tanh, gelu and norms by `e^x`, `+`, `*`,
+//! `1 / x` and roots, and a kernel as operators on tensors with dimensions for its blocks and iterations. A *symbol* is a variable in place of a term that has no algebraic form: `sqrt t`, `log t`, `erf t`, the
 //! largest of a set of two or more different terms (nested maxima are one set; `relu x` is that of `{x, 0}`), the constant of
 //! gelu, a mask, and an exponential where it is part of an exponent. Equal terms have equal symbols. Then every value is a
 //! ratio of polynomials with integer coefficients in inputs, symbols and exponentials of atoms, below. If an equation holds
@@ -21,9 +21,16 @@
 //! that is at different places of the two programs' outputs. Extents of the test are two or more and differ pairwise, and
 //! where it is cheap the programs are also compared uncut.
 //!
-//! **Lemma 2 (definedness, `required_conditions`).** Each factor of a divisor of the candidate is nonzero by its sign, for all
-//! inputs ([`real`]), or has in every round the value of a divisor, or of a factor of one, of the program; likewise for
-//! radicands (not negative) and logarithms (positive).
+//! **Masks.** A masked value is a number with a weight, a product of masks, which multiplies its exponential; added to anything it stays
+//! masked. Masks are any numbers, but the product of a weight with itself is that weight. The largest of masked values is a symbol of
+//! the set of numbers with weights, without a weight: *that holds where the masks leave one of them*, a premise that the proof names
+//! ([`Proof::premise`]). Elsewhere floating-point numbers of both programs are compared, with masks that are equal in runs.
+//!
+//! **Lemma 2 (definedness, `check_defined`).** Each factor of a divisor of the candidate is positive by its sign, for all
+//! inputs ([`exponents`]), or has in every round the value of a divisor, or of a factor of one, of the program; likewise for
+//! radicands (not negative) and logarithms (positive). A divisor that is a sum of products of masks and exponentials, with positive
+//! factors, is zero where all terms are masked. With all exponentials at one it has the value of such a divisor of the
+//! program, so that both are zero for the same masks.
 //!
 //! **Lemma 3 (exponents, [`exponents`], [`independent`]).** `e^t` is `w^t` for an element `w` of order `q` modulo `p = 2q + 1`,
 //! `t` computed modulo `q` from other random numbers than those modulo `p`. Exponents are rational combinations of *atoms*, of
@@ -31,22 +38,25 @@
 //! number 1 (`w` is random). The program's atoms are ordered by places. A place has a *source*: an input, or symbols of
 //! different arguments, that no later place is made of, with all the indices along which the atoms of the place differ, which
 //! the place treats alike. So each atom has an element of the source of its own. That every atom changes if the source's
-//! exponents alone are changed is seen in the test itself; so it is not constant in that element. Given everything else, an
+//! exponents alone are changed is seen in the first round; so it is not constant in that element. Given everything else, an
 //! atom of degree `d` therefore has a given value with chance at most `d / q`, but for a chance of `d / q` that its leading
 //! coefficients vanish.
 //!
 //! **Lemma 4 (one round).** Let an output element differ. The numerator `F` of the difference, a nonzero polynomial of degree
 //! `D` in numbers, `E` in exponentials and with coefficients of height `H` ([`degree`]), is zero at the random point with
 //! chance at most `D / p + E d / q + n d / q + h² (d' / p) + vanish(H) + ..` (Schwartz and Zippel, first for exponentials, then
-//! for numbers), `n` atoms, `h` hashed arguments of degree `d'`, of which two different ones may agree. Each term has a factor of
-//! 1.5, as numbers below a prime are made of 64 bits. `vanish(H) = H / 61 / 2^50`: an integer below `2^H` has at most `H / 61`
+//! for numbers), `n` atoms, `h` hashed arguments of degree `d'`, of which two different ones may agree. Numbers below a prime are
+//! made of 64 bits: a residue has a chance of at most 1.25 / q. `vanish(H) = H / 61 / 2^50`: an integer below `2^H` has at most `H / 61`
 //! divisors among the primes, of which there are 2^50 pairs. Atoms at one place are one function of arguments that are
 //! alike, so their coefficients vanish together.
 //!
-//! **The bound (`Pair::bound`).** Rounds have primes, keys and inputs of their own. With `r` rounds programs that differ are proved
-//! with a chance of at most `(2 e)^r + n' (2 n d / q)^r + ..`: `e` of lemma 4, then the chances that one of the candidate's `n'` atoms,
-//! or of its divisors, has the value of another one of the program in each round. The factor 2 is for inputs that are drawn
-//! again where the program is undefined. Rounds are added until it is 2^-80; what needs more than four is not proved.
+//! What is counted (`n`, `h`) is what one element of an output depends on: that element is one index along what is alike.
+//!
+//! **The bound (`bound`).** Rounds have primes, keys and inputs of their own. With `r` rounds programs that differ are proved
+//! with a chance of at most `(e / u)^r + n' (n d / (q u))^r + ..`: `e` of lemma 4, then the chances that one of the candidate's `n'`
+//! atoms, or of its divisors, has the value of another one of the program in each round. Inputs are drawn again where a divisor
+//! of the program is zero; `u` is a bound for the chance that none is. Rounds are added until it is 2^-80; what needs more than
+//! four is not proved.
 //!
 //! **Premises.** The seed is not known to who makes the candidate; pseudo-random numbers (Threefry-2x64 of 13 rounds) behave
 //! as independent uniform ones; there are 2^50 primes `q` between 2^61 and 2^62 with `2 q + 1` prime (1.4 2^50 by the density
@@ -54,9 +64,9 @@
 //!
 //! # What cannot be shown
 //!
-//! Rules of roots (`sqrt x²`, `sqrt (a b)`), of maxima and sums (`max(x + c) = max x + c`), `relu(c x)`, squares of masks; exponents
-//! that share all that they are made of (self-attention of one tensor, `e^x` beside `e^(x²)`), or of concatenated keys; maxima of
-//! elements that are masked by an input; outputs that may be minus infinity; programs with exponentials in blocks.
+//! Rules of roots (`sqrt x²`, `sqrt (a b)`), of maxima and sums (`max(x + c) = max x + c`), `relu(c x)`, squares of masks that are numbers; exponents
+//! that share all that they are made of (self-attention of one tensor, `e^x` beside `e^(x²)`), or of concatenated keys; divisors that
+//! are negative for all inputs and not the program's; outputs that may be minus infinity; parts of kernels that are uneven and moved.
 
 mod alike;
 mod check;
@@ -65,12 +75,13 @@ mod eval;
 mod exponents;
 mod field;
 mod independent;
-mod op;
 mod program;
 mod real;
 mod residue;
 mod text;
+mod verdict;
 
-pub use check::{MAX_TIME, Proof, Verdict, Witness, check, random_seed};
+pub use check::{MAX_TIME, check, random_seed};
 pub use program::Program;
 pub use text::parse;
+pub use verdict::{Proof, Verdict, Witness};

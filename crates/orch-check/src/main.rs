@@ -56,7 +56,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     if *json {
         let details = match &verdict {
             Verdict::Proved(proof) => serde_json::json!({
-                "log2_bound": proof.log2_bound, "exponents": proof.exponents, "cut": proof.cut,
+                "log2_bound": proof.log2_bound, "exponents": proof.exponents, "cut": proof.cut, "premise": proof.premise(),
                 "rounds": proof.rounds.iter().map(|(p, q)| serde_json::json!({"p": p, "q": q})).collect::<Vec<_>>(),
             }),
             Verdict::Refuted(witness) => serde_json::json!({
@@ -84,6 +84,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
                     println!("an index of {from} that is treated alike was cut to {to}");
                 }
                 println!("independent exponents per output element: {}", proof.exponents);
+                proof.premise().iter().for_each(|premise| println!("premise: {premise}"));
             }
             Verdict::Refuted(witness) => println!("{witness}"),
             Verdict::CannotSay(reason) => println!("{reason}"),

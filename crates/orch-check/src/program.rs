@@ -1,360 +1,353 @@
-//! Programs: tensors, kernels that blocks of a grid compute, and which part of a tensor a block sees.
+//! Programs: operators on tensors, with the shapes of their results.
+//!
+//! A kernel has no form of its own. What its blocks and iterations compute is one tensor each, whose first dimensions are the
+//! axes of the grid and the loop: [`Op::Split`] loads, [`Op::Merge`] stores, and all between are operators on these tensors.
 
-use crate::op::{Op, Ratio};
+/// An exact constant.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Ratio {
+    /// The numerator.
+    pub num: i64,
+    /// The denominator, positive.
+    pub den: i64,
+}
 
-/// A program. A tensor has the number of the node that defines it.
+/// A function of numbers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[allow(missing_docs)] // The names say it; what needs more has it.
+pub enum Scalar {
+    /// Of no number.
+    Constant(Ratio),
+    Exp,
+    Square,
+    Sqrt,
+    Log,
+    Erf,
+    Relu,
+    /// `1 / x`
+    Reciprocal,
+    /// Zero for minus infinity.
+    Guard,
+    /// `2 sqrt(2 / pi) x`
+    GeluFactor,
+    Scale(Ratio),
+    Offset(Ratio),
+    /// Of any count.
+    Sum,
+    Mul,
+    /// Of any count; minus infinity of none.
+    Largest,
+    /// The first where the second is 1, minus infinity where it is 0.
+    Mask,
+}
+
+/// An operator.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Op {
+    /// A tensor that is given; the elements of a mask are zeros and ones.
+    Input {
+        name: String,
+        is_mask: bool,
+        shape: Vec<usize>,
+    },
+    /// One where the last index is at most the one before it plus an offset, else zero.
+    Causal {
+        offset: i64,
+        shape: Vec<usize>,
+    },
+    /// One where the index along a dimension is below a limit, else zero.
+    Below {
+        dim: usize,
+        limit: usize,
+        shape: Vec<usize>,
+    },
+    /// A function of elements, where extents of 1 are repeated.
+    Each(Scalar),
+    /// A function of all elements along a dimension, of which one is left.
+    Reduce(Scalar, usize),
+    /// `[.., m, k] x [.., k, n] -> [.., m, n]`
+    Matmul,
+    /// The order of dimensions.
+    Transpose(Vec<usize>),
+    Reshape(Vec<usize>),
+    /// Repeats extents of 1.
+    Broadcast(Vec<usize>),
+    Slice {
+        dim: usize,
+        start: usize,
+        len: usize,
+    },
+    /// Each element so many times.
+    Repeat {
+        dim: usize,
+        times: usize,
+    },
+    Concat(usize),
+    /// Cuts a tensor in parts for the blocks and iterations of a kernel, which become its first dimensions.
+    Split {
+        tiling: Tiling,
+        along: Option<usize>,
+        iterations: usize,
+    },
+    /// Puts together what blocks made.
+    Merge(Tiling),
+}
+
+/// How the axes of a grid cut a tensor.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tiling {
+    /// The number of the kernel.
+    pub kernel: usize,
+    /// Blocks along each axis.
+    pub blocks: Vec<usize>,
+    /// The dimension that each axis cuts.
+    pub dims: Vec<Option<usize>>,
+}
+
+/// A dimension of a tensor.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Extent {
+    /// Elements along it.
+    pub len: usize,
+    /// Set if some are absent, as parts are not of one size.
+    pub ragged: Option<Ragged>,
+}
+
+/// Parts of an extent: all have the same size, but for what is left at the end.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Ragged {
+    /// The extent.
+    pub of: usize,
+    /// Parts for the blocks along an axis, and that axis.
+    pub blocks: (usize, usize),
+    /// Parts of each of these for iterations, and the dimension of the loop.
+    pub iterations: (usize, usize),
+}
+
+/// Where an axis or a loop of a kernel has no part in a cut, it is one part.
+fn coordinate((parts, dim): (usize, usize), index: &[usize]) -> usize {
+    if parts == 1 { 0 } else { index[dim] }
+}
+
+impl Extent {
+    /// An extent without absent elements.
+    pub fn new(len: usize) -> Extent {
+        Extent { len, ragged: None }
+    }
+
+    fn depends_on(&self, dim: usize) -> bool {
+        self.ragged.is_some_and(|ragged| {
+            [ragged.blocks, ragged.iterations].iter().any(|&(parts, at)| parts > 1 && at == dim)
+        })
+    }
+}
+
+/// True if there is an element at an index.
+pub fn is_present(shape: &[Extent], index: &[usize]) -> bool {
+    shape.iter().zip(index).all(|(extent, &at)| {
+        let Some(ragged) = extent.ragged else { return true };
+        let size = ragged.of.div_ceil(ragged.blocks.0);
+        let inner = coordinate(ragged.iterations, index) * extent.len + at;
+        inner < size && coordinate(ragged.blocks, index) * size + inner < ragged.of
+    })
+}
+
+/// The number of elements, if it can be counted.
+pub fn elems(shape: &[Extent]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |product, extent| product.checked_mul(extent.len))
+}
+
+/// The extents of a shape.
+pub fn lens(shape: &[Extent]) -> Vec<usize> {
+    shape.iter().map(|extent| extent.len).collect()
+}
+
+fn joint(a: &[Extent], b: &[Extent]) -> Option<Vec<Extent>> {
+    let one = Extent::new(1);
+    let extent = |(&a, &b): (&Extent, &Extent)| match (a, b) {
+        _ if a == b || b == one => Some(a),
+        _ if a == one => Some(b),
+        _ => None,
+    };
+    a.iter().zip(b).map(extent).collect::<Option<_>>().filter(|_| a.len() == b.len())
+}
+
+impl Op {
+    /// The shape of the result, if there is one.
+    fn shape(&self, args: &[&[Extent]]) -> Option<Vec<Extent>> {
+        let plain = |shape: &[usize]| -> Vec<Extent> { shape.iter().map(|&len| Extent::new(len)).collect() };
+        // Along a dimension that is not the same everywhere nothing is moved.
+        let even = |arg: &[Extent], dim: usize| {
+            let is_even = arg.get(dim)?.ragged.is_none() && !arg.iter().any(|extent| extent.depends_on(dim));
+            is_even.then_some(arg[dim].len)
+        };
+        let with = |dim: usize, len: usize| {
+            let mut shape = args[0].to_vec();
+            shape[dim] = Extent::new(len);
+            shape
+        };
+        let count = match self {
+            Op::Input { .. } | Op::Causal { .. } | Op::Below { .. } => 0,
+            Op::Matmul | Op::Each(Scalar::Sum | Scalar::Mul | Scalar::Largest | Scalar::Mask) => 2,
+            Op::Concat(_) => args.len().max(1),
+            _ => 1,
+        };
+        if args.len() != count {
+            return None;
+        }
+        Some(match self {
+            Op::Input { shape, .. } => plain(shape),
+            Op::Causal { shape, .. } => Some(plain(shape)).filter(|shape| shape.len() > 1)?,
+            Op::Below { shape, dim, .. } => shape.get(*dim).map(|_| plain(shape))?,
+            Op::Each(_) => args[1..].iter().try_fold(args[0].to_vec(), |shape, arg| joint(&shape, arg))?,
+            Op::Reduce(_, dim) => {
+                args[0].get(*dim).filter(|_| !args[0].iter().any(|extent| extent.depends_on(*dim)))?;
+                with(*dim, 1)
+            }
+            Op::Matmul => {
+                let ([lhs @ .., m, k], [rhs @ .., rows, n]) = (args[0], args[1]) else { return None };
+                [joint(lhs, rhs).filter(|_| k == rows)?, vec![*m, *n]].concat()
+            }
+            Op::Transpose(order) => {
+                let mut sorted = order.clone();
+                sorted.sort_unstable();
+                order
+                    .iter()
+                    .map(|&dim| args[0].get(dim).copied())
+                    .collect::<Option<Vec<_>>>()
+                    .filter(|_| sorted.into_iter().eq(0..args[0].len()))?
+            }
+            Op::Reshape(shape) => {
+                Some(plain(shape)).filter(|shape| elems(shape).is_some() && elems(shape) == elems(args[0]))?
+            }
+            Op::Broadcast(shape) => {
+                // What is absent stays absent.
+                let mut wide = plain(shape);
+                wide.iter_mut().zip(args[0]).for_each(|(wide, own)| wide.ragged = own.ragged);
+                joint(&wide, args[0]).filter(|shape| *shape == wide)?
+            }
+            Op::Slice { dim, start, len } => {
+                start
+                    .checked_add(*len)
+                    .filter(|&end| even(args[0], *dim).is_some_and(|extent| end <= extent))?;
+                with(*dim, *len)
+            }
+            Op::Repeat { dim, times } => with(*dim, even(args[0], *dim)?.checked_mul(*times)?),
+            Op::Concat(dim) => {
+                let total = args.iter().try_fold(0usize, |sum, arg| sum.checked_add(even(arg, *dim)?))?;
+                let fits = |arg: &&[Extent]| {
+                    arg.len() == args[0].len()
+                        && (0..arg.len()).all(|at| at == *dim || arg[at] == args[0][at])
+                };
+                if args.iter().all(fits) { with(*dim, total) } else { return None }
+            }
+            Op::Split { tiling: Tiling { blocks, dims, .. }, along, iterations } => {
+                let rank = blocks.len();
+                let mut shape: Vec<Extent> = dims
+                    .iter()
+                    .zip(blocks)
+                    .map(|(dim, &blocks)| Extent::new(dim.map_or(1, |_| blocks)))
+                    .collect();
+                shape.push(Extent::new(along.map_or(1, |_| *iterations)));
+                for (dim, extent) in args[0].iter().enumerate() {
+                    let axis = dims.iter().position(|cut| *cut == Some(dim));
+                    let blocks = axis.map_or((1, 0), |axis| (blocks[axis], axis));
+                    let iterations = if *along == Some(dim) { (*iterations, rank) } else { (1, rank) };
+                    let part = extent.len.div_ceil(blocks.0);
+                    let len = part.div_ceil(iterations.0);
+                    let is_even =
+                        (part.checked_mul(blocks.0)?, len.checked_mul(iterations.0)?) == (extent.len, part);
+                    shape.push(Extent {
+                        len,
+                        ragged: (!is_even).then_some(Ragged { of: extent.len, blocks, iterations }),
+                    });
+                }
+                shape
+            }
+            Op::Merge(Tiling { blocks, dims, .. }) => {
+                let stored = args[0].get(blocks.len() + 1..)?.iter().enumerate();
+                stored
+                    .map(|(dim, extent)| {
+                        match (dims.iter().position(|cut| *cut == Some(dim)), extent.ragged) {
+                            (None, None) => Some(*extent),
+                            (Some(axis), None) => Some(Extent::new(extent.len.checked_mul(blocks[axis])?)),
+                            (Some(axis), Some(ragged))
+                                if ragged.iterations.0 == 1 && ragged.blocks == (blocks[axis], axis) =>
+                            {
+                                Some(Extent::new(ragged.of))
+                            }
+                            _ => None,
+                        }
+                    })
+                    .collect::<Option<_>>()?
+            }
+        })
+    }
+
+    /// True if the result is a part of an operand, with other steps between elements.
+    pub fn is_view(&self) -> bool {
+        matches!(self, Op::Transpose(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::Split { .. })
+    }
+}
+
+/// A tensor and how it is computed.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The operator.
+    pub op: Op,
+    /// The numbers of its operands.
+    pub args: Vec<usize>,
+    /// The shape of the tensor.
+    pub shape: Vec<Extent>,
+}
+
+/// A program.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
-    /// What defines tensors, in order.
+    /// Tensors, operands before what is computed of them.
     pub nodes: Vec<Node>,
-    /// The shape of each; of no meaning for [`Node::Block`].
-    pub shapes: Vec<Vec<usize>>,
-    /// The number of the first place of each node: its own, then those of its tiles.
-    places: Vec<usize>,
-    /// The number of places.
-    pub place_count: usize,
     /// Names and tensors of the results.
     pub outputs: Vec<(String, usize)>,
 }
 
-/// What defines a tensor.
-#[derive(Clone, Debug)]
-pub enum Node {
-    /// A tensor that is given: name, and whether its elements are zeros and ones.
-    Input(String, bool),
-    /// An operator.
-    Op(Op, Vec<usize>),
-    /// A kernel.
-    Block(Block),
-    /// What a kernel stores: the node of the kernel, the position among its stores.
-    Stored(usize, usize),
-}
-
-/// A kernel.
-#[derive(Clone, Debug)]
-pub struct Block {
-    /// Blocks along up to three axes.
-    pub grid: Vec<usize>,
-    /// Iterations of the loop of a block.
-    pub iterations: usize,
-    /// What defines tiles, in order.
-    pub tiles: Vec<Tile>,
-    /// Tiles that are stored, with the dimension that each axis of the grid fills.
-    pub stores: Vec<(usize, Vec<Option<usize>>)>,
-}
-
-/// What defines a tile.
-#[derive(Clone, Debug)]
-pub enum Tile {
-    /// A part of a tensor: the dimension that each axis of the grid cuts, and the one that the loop cuts within it.
-    Load { tensor: usize, grid: Vec<Option<usize>>, along: Option<usize> },
-    /// An operator.
-    Op(Op, Vec<usize>),
-    /// The sum over iterations.
-    Sum(usize),
-    /// The largest over iterations.
-    Largest(usize),
-    /// The sum over iterations, where the sum so far is multiplied by `e^(degree (before - now))` as a running maximum changes.
-    Rescaled { tile: usize, max: usize, degree: Ratio },
-    /// The largest over this and earlier iterations.
-    RunningMax(usize),
-}
-
-/// When a tile is known.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Stage {
-    /// It is the same in all iterations.
-    Fixed,
-    /// In each iteration anew.
-    Loop,
-    /// After the loop.
-    After,
-}
-
-impl Tile {
-    /// The tiles that it reads.
-    pub fn args(&self) -> Vec<usize> {
-        match self {
-            Tile::Load { .. } => Vec::new(),
-            Tile::Op(_, args) => args.clone(),
-            Tile::Rescaled { tile, max, .. } => vec![*tile, *max],
-            Tile::Sum(tile) | Tile::Largest(tile) | Tile::RunningMax(tile) => vec![*tile],
-        }
-    }
-
-    /// True if it combines the iterations.
-    pub fn accumulates(&self) -> bool {
-        matches!(self, Tile::Sum(_) | Tile::Largest(_) | Tile::Rescaled { .. })
-    }
-}
-
-/// Start and length of part `number` of `parts` of an extent: all have the same size but for what is left at the end.
-fn part(extent: usize, parts: usize, number: usize) -> (usize, usize) {
-    let size = extent.div_ceil(parts);
-    let start = number.saturating_mul(size).min(extent);
-    (start, size.min(extent - start))
-}
-
-impl Block {
-    /// What a load takes along each dimension: start and length.
-    pub fn ranges(
-        &self,
-        load: &Tile,
-        shape: &[usize],
-        block: &[usize],
-        iteration: usize,
-    ) -> Vec<(usize, usize)> {
-        let mut ranges: Vec<(usize, usize)> = shape.iter().map(|&extent| (0, extent)).collect();
-        let Tile::Load { grid, along, .. } = load else { return ranges };
-        for ((dim, &parts), &number) in grid.iter().zip(&self.grid).zip(block) {
-            if let Some(dim) = *dim {
-                ranges[dim] = part(shape[dim], parts, number);
-            }
-        }
-        if let Some(dim) = *along {
-            let whole = grid.iter().position(|cut| *cut == Some(dim));
-            let whole = whole.map_or(shape[dim], |axis| shape[dim].div_ceil(self.grid[axis]));
-            let size = whole.div_ceil(self.iterations);
-            let (start, len) = ranges[dim];
-            let skipped = iteration.saturating_mul(size).min(len);
-            ranges[dim] = (start + skipped, size.min(len - skipped));
-        }
-        ranges
-    }
-
-    /// The stage of each tile, if values of the loop and after it are not mixed.
-    pub fn stages(&self) -> Result<Vec<Stage>, String> {
-        let mut stages: Vec<Stage> = Vec::new();
-        for (at, tile) in self.tiles.iter().enumerate() {
-            let args: Vec<Stage> = tile.args().iter().map(|&arg| stages[arg]).collect();
-            let latest = args.iter().copied().max().unwrap_or(Stage::Fixed);
-            let is_late = latest == Stage::After;
-            stages.push(match tile {
-                Tile::Load { along, .. } => {
-                    if along.is_some() {
-                        Stage::Loop
-                    } else {
-                        Stage::Fixed
-                    }
-                }
-                Tile::Op(..) if is_late && args.contains(&Stage::Loop) => {
-                    return Err(format!("s{at} mixes values of the loop with values after it"));
-                }
-                Tile::Op(..) => latest,
-                _ if is_late => return Err(format!("s{at} accumulates a value after the loop")),
-                Tile::RunningMax(_) => Stage::Loop,
-                _ => Stage::After,
-            });
-        }
-        Ok(stages)
-    }
-
-    /// The shapes of all tiles in a block and iteration.
-    pub fn tile_shapes(
-        &self,
-        tensors: &[Vec<usize>],
-        block: &[usize],
-        iteration: usize,
-    ) -> Result<Vec<Vec<usize>>, String> {
-        let mut shapes: Vec<Vec<usize>> = Vec::with_capacity(self.tiles.len());
-        for tile in &self.tiles {
-            shapes.push(match tile {
-                Tile::Load { tensor, .. } => {
-                    let ranges = self.ranges(tile, &tensors[*tensor], block, iteration);
-                    ranges.into_iter().map(|(_, len)| len).collect()
-                }
-                Tile::Op(op, args) => {
-                    op.shape(&args.iter().map(|&arg| shapes[arg].as_slice()).collect::<Vec<_>>())?
-                }
-                Tile::Rescaled { tile, max, .. } => {
-                    let shape = Op::Mul.shape(&[&shapes[*tile], &shapes[*max]])?;
-                    if shape != shapes[*tile] {
-                        return Err(format!("a maximum larger than the sum that it rescales: {shape:?}"));
-                    }
-                    shape
-                }
-                Tile::Sum(tile) | Tile::Largest(tile) | Tile::RunningMax(tile) => shapes[*tile].clone(),
-            });
-        }
-        Ok(shapes)
-    }
-
-    /// Where along an axis of the grid the tile of each block starts in what is stored; one list per store, with the end.
-    pub fn starts(&self, tensors: &[Vec<usize>], axis: usize) -> Result<Vec<Vec<usize>>, String> {
-        let mut starts: Vec<Vec<usize>> = vec![vec![0]; self.stores.len()];
-        let (mut known, mut extents) = (Vec::new(), Vec::new());
-        for number in 0..self.grid[axis] {
-            let mut block = vec![0; self.grid.len()];
-            block[axis] = number;
-            let cut = |tile: &Tile| match tile {
-                Tile::Load { tensor, grid, .. } => {
-                    grid[axis].map(|dim| part(tensors[*tensor][dim], self.grid[axis], number).1)
-                }
-                _ => None,
-            };
-            let lengths: Vec<Option<usize>> = self.tiles.iter().map(cut).collect();
-            if number == 0 || lengths != known {
-                let shapes = self.tile_shapes(tensors, &block, 0)?;
-                let extent = |(tile, grid): &(usize, Vec<Option<usize>>)| {
-                    grid[axis].map_or(0, |dim| shapes[*tile][dim])
-                };
-                extents = self.stores.iter().map(extent).collect();
-                known = lengths;
-            }
-            for (starts, extent) in starts.iter_mut().zip(&extents) {
-                let end = starts[number].checked_add(*extent).ok_or("a stored tensor is too long")?;
-                starts.push(end);
-            }
-        }
-        Ok(starts)
-    }
-
-    /// The shapes of what is stored, if the kernel has a meaning as far as shapes tell.
-    fn stored_shapes(&self, tensors: &[Vec<usize>]) -> Result<Vec<Vec<usize>>, String> {
-        let blocks = crate::op::elems(&self.grid).filter(|blocks| (1..=MAX_BLOCKS).contains(blocks));
-        if blocks.is_none()
-            || !(1..=3).contains(&self.grid.len())
-            || !(1..=MAX_ITERATIONS).contains(&self.iterations)
-        {
-            return Err(format!("a grid of {:?} with a loop of {}", self.grid, self.iterations));
-        }
-        for (at, tile) in self.tiles.iter().enumerate() {
-            if tile.args().iter().any(|&arg| arg >= at) {
-                return Err(format!("s{at} reads a tile that is not defined before"));
-            }
-            let is_wrong = match tile {
-                Tile::Load { tensor, grid, along } => {
-                    let Some(shape) = tensors.get(*tensor) else {
-                        return Err(format!("s{at} loads what is not defined before"));
-                    };
-                    !self.is_map(grid, shape.len()) || along.is_some_and(|dim| dim >= shape.len())
-                }
-                Tile::Op(op, _) => op.is_for_tensors(),
-                Tile::Rescaled { max, .. } => !matches!(self.tiles[*max], Tile::RunningMax(_)),
-                _ => false,
-            };
-            if is_wrong {
-                return Err(format!("s{at} = {tile:?} may not stand in a block like this"));
-            }
-        }
-        let stages = self.stages()?;
-        let mut shapes = Vec::new();
-        let first = self.tile_shapes(tensors, &vec![0; self.grid.len()], 0)?;
-        for (tile, grid) in &self.stores {
-            let is_stored_once =
-                grid.iter().zip(&self.grid).all(|(dim, &blocks)| dim.is_some() || blocks == 1);
-            if !first.get(*tile).is_some_and(|shape| self.is_map(grid, shape.len()))
-                || !is_stored_once
-                || stages[*tile] == Stage::Loop
-            {
-                return Err(format!("s{tile} is stored by {grid:?}"));
-            }
-            shapes.push(first[*tile].clone());
-        }
-        for axis in 0..self.grid.len() {
-            let starts = self.starts(tensors, axis)?;
-            for ((starts, (_, grid)), shape) in starts.iter().zip(&self.stores).zip(&mut shapes) {
-                if let Some(dim) = grid[axis] {
-                    shape[dim] = starts[self.grid[axis]];
-                }
-            }
-        }
-        Ok(shapes)
-    }
-
-    fn is_map(&self, map: &[Option<usize>], rank: usize) -> bool {
-        let mut dims: Vec<usize> = map.iter().flatten().copied().collect();
-        dims.sort_unstable();
-        map.len() == self.grid.len()
-            && dims.iter().all(|&dim| dim < rank)
-            && dims.windows(2).all(|pair| pair[0] != pair[1])
-    }
-}
-
-/// The largest grid.
-const MAX_BLOCKS: usize = 1 << 20;
-/// The longest loop.
-const MAX_ITERATIONS: usize = 1 << 16;
+/// The most tensors of a program.
+const MAX_NODES: usize = 100_000;
+/// The most dimensions, with those of a grid and a loop.
+const MAX_RANK: usize = 12;
 
 impl Program {
-    /// Adds an input.
-    pub fn input(&mut self, name: &str, is_mask: bool, shape: Vec<usize>) -> usize {
-        self.define(Node::Input(name.to_owned(), is_mask), shape, 1)
-    }
-
-    /// Adds an operator on tensors.
-    pub fn op(&mut self, op: Op, args: Vec<usize>) -> Result<usize, String> {
-        let shapes: Option<Vec<&[usize]>> =
-            args.iter().map(|&arg| self.shapes.get(arg).map(Vec::as_slice)).collect();
-        let shape = op.shape(&shapes.ok_or("reads what is not defined before")?)?;
-        Ok(self.define(Node::Op(op, args), shape, 1))
-    }
-
-    /// Adds a kernel; gives the numbers of what it stores.
-    pub fn block(&mut self, block: Block) -> Result<Vec<usize>, String> {
-        let shapes = block.stored_shapes(&self.shapes)?;
-        let places = 1 + block.tiles.len();
-        let kernel = self.define(Node::Block(block), Vec::new(), places);
-        Ok(shapes
-            .into_iter()
-            .enumerate()
-            .map(|(at, shape)| self.define(Node::Stored(kernel, at), shape, 1))
-            .collect())
-    }
-
-    fn define(&mut self, node: Node, shape: Vec<usize>, places: usize) -> usize {
-        self.places.push(self.place_count);
-        self.place_count += places;
-        self.nodes.push(node);
-        self.shapes.push(shape);
-        self.nodes.len() - 1
-    }
-
-    /// The place of a node, or of a tile of it.
-    pub fn place(&self, node: usize, tile: Option<usize>) -> usize {
-        self.places[node] + tile.map_or(0, |tile| tile + 1)
-    }
-
-    /// The operator at a node or tile, if it is one.
-    pub fn op_at(&self, node: usize, tile: Option<usize>) -> Option<(&Op, &[usize])> {
-        match (&self.nodes[node], tile) {
-            (Node::Op(op, args), None) => Some((op, args)),
-            (Node::Block(block), Some(tile)) => match &block.tiles[tile] {
-                Tile::Op(op, args) => Some((op, args)),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// Every node, and every tile of kernels: node, tile.
-    pub fn all(&self) -> Vec<(usize, Option<usize>)> {
-        let tiles = |node: &Node| if let Node::Block(block) = node { block.tiles.len() } else { 0 };
-        let of = |(at, node): (usize, &Node)| -> Vec<_> {
-            std::iter::once((at, None)).chain((0..tiles(node)).map(|tile| (at, Some(tile)))).collect()
+    /// Adds a tensor.
+    pub fn push(&mut self, op: Op, args: &[usize]) -> Result<usize, String> {
+        let shapes: Vec<&[Extent]> = args.iter().map(|&arg| self.nodes[arg].shape.as_slice()).collect();
+        let wrong = || {
+            format!("{op:?} does not suit {:?}", shapes.iter().map(|shape| lens(shape)).collect::<Vec<_>>())
         };
-        self.nodes.iter().enumerate().flat_map(of).collect()
+        let shape =
+            op.shape(&shapes).filter(|shape| shape.iter().all(|extent| extent.len > 0)).ok_or_else(wrong)?;
+        if self.nodes.len() >= MAX_NODES || shape.len() > MAX_RANK {
+            return Err(format!(
+                "more than {MAX_NODES} tensors, or {MAX_RANK} dimensions with those of grid and loop"
+            ));
+        }
+        self.nodes.push(Node { op, args: args.to_vec(), shape });
+        Ok(self.nodes.len() - 1)
     }
 
-    /// The inputs: node, name, whether it is a mask.
-    pub fn inputs(&self) -> impl Iterator<Item = (usize, &str, bool)> {
-        self.nodes.iter().enumerate().filter_map(|(at, node)| match node {
-            Node::Input(name, is_mask) => Some((at, name.as_str(), *is_mask)),
+    /// Adds a function of each element.
+    pub fn each(&mut self, scalar: Scalar, args: &[usize]) -> Result<usize, String> {
+        self.push(Op::Each(scalar), args)
+    }
+
+    /// The extent of a dimension, if there is one and it is even.
+    pub fn extent(&self, tensor: usize, dim: usize) -> Option<usize> {
+        self.nodes[tensor].shape.get(dim).filter(|extent| extent.ragged.is_none()).map(|extent| extent.len)
+    }
+
+    /// The inputs: number, name, whether it is a mask, shape.
+    pub fn inputs(&self) -> impl Iterator<Item = (usize, &str, bool, &[usize])> {
+        self.nodes.iter().enumerate().filter_map(|(at, node)| match &node.op {
+            Op::Input { name, is_mask, shape } => Some((at, name.as_str(), *is_mask, shape.as_slice())),
             _ => None,
         })
-    }
-
-    /// The nodes that a node reads.
-    pub fn reads(&self, node: usize) -> Vec<usize> {
-        match &self.nodes[node] {
-            Node::Input(..) => Vec::new(),
-            Node::Op(_, args) => args.clone(),
-            Node::Stored(kernel, _) => vec![*kernel],
-            Node::Block(block) => {
-                let load =
-                    |tile: &Tile| if let Tile::Load { tensor, .. } = tile { Some(*tensor) } else { None };
-                block.tiles.iter().filter_map(load).collect()
-            }
-        }
     }
 }

@@ -1,179 +1,51 @@
-//! Two further kinds of values: signs, and floating-point numbers.
+//! Values as floating-point numbers.
 
-use crate::eval::{Domain, Places, Stop};
+use crate::eval::Domain;
 use crate::field::Key;
-use crate::op::{Op, Ratio};
-
-/// Which signs a value may have; a set of bits.
-pub type Sign = u8;
-const NEGATIVE: Sign = 1;
-const ZERO: Sign = 2;
-const POSITIVE: Sign = 4;
-const INFINITE: Sign = 8; // Minus infinity.
-const FINITE: Sign = 7;
-
-/// Computes which signs values may have, for all inputs, and at which places divisors are never zero.
-pub struct Signs {
-    /// By place: the signs of any of its values.
-    pub at: Vec<Sign>,
-}
-
-impl Signs {
-    /// A program with so many places.
-    pub fn new(places: usize) -> Signs {
-        Signs { at: vec![0; places] }
-    }
-
-    /// True if no value of a place is zero.
-    pub fn is_nonzero(&self, place: usize) -> bool {
-        self.at[place] & (ZERO | INFINITE) == 0
-    }
-
-    /// True if no value of a place is negative.
-    pub fn is_nonnegative(&self, place: usize) -> bool {
-        self.at[place] & (NEGATIVE | INFINITE) == 0
-    }
-}
-
-/// Applies a function of single signs to sets of them.
-fn combined(a: Sign, b: Sign, f: impl Fn(Sign, Sign) -> Sign) -> Sign {
-    let bits = |set: Sign| [NEGATIVE, ZERO, POSITIVE].into_iter().filter(move |bit| set & bit != 0);
-    bits(a).flat_map(|a| bits(b).map(move |b| (a, b))).fold(0, |set, (a, b)| set | f(a, b))
-}
-
-fn product(a: Sign, b: Sign) -> Sign {
-    match (a, b) {
-        (ZERO, _) | (_, ZERO) => ZERO,
-        (a, b) if a == b => POSITIVE,
-        _ => NEGATIVE,
-    }
-}
-
-impl Places for Signs {
-    type Value = Sign;
-
-    fn finish(&mut self, place: usize, values: &[Sign]) {
-        self.at[place] = values.iter().fold(self.at[place], |all, x| all | x);
-    }
-
-    fn stopped(&mut self) -> Option<Stop> {
-        None
-    }
-}
-
-impl Domain for Signs {
-    fn input(&mut self, _place: usize, is_mask: bool, _at: usize) -> Sign {
-        if is_mask { ZERO | POSITIVE } else { FINITE }
-    }
-
-    fn constant(&mut self, ratio: Ratio) -> Sign {
-        match ratio.num {
-            0 => ZERO,
-            num if num < 0 => NEGATIVE,
-            _ => POSITIVE,
-        }
-    }
-
-    fn unary(&mut self, op: &Op, x: Sign) -> Sign {
-        let finite = x & FINITE;
-        match op {
-            Op::Exp => (if finite != 0 { POSITIVE } else { 0 }) | (if x & INFINITE != 0 { ZERO } else { 0 }),
-            Op::Guard => finite | (if x & INFINITE != 0 { ZERO } else { 0 }),
-            Op::Square => combined(finite, finite, |a, _| product(a, a)),
-            // Where it is not defined the program is not.
-            Op::Sqrt => finite & (ZERO | POSITIVE),
-            Op::Log => FINITE,
-            _ => finite,
-        }
-    }
-
-    fn binary(&mut self, op: &Op, a: Sign, b: Sign) -> Sign {
-        let sum = |a: Sign, b: Sign| match (a, b) {
-            (ZERO, sign) | (sign, ZERO) => sign,
-            (a, b) if a == b => a,
-            _ => FINITE,
-        };
-        match op {
-            Op::Add => combined(a, b, sum) | (a | b) & INFINITE,
-            Op::Sub => combined(a, combined(b, NEGATIVE, product), sum) | a & INFINITE,
-            Op::Mul => combined(a, b, product),
-            Op::Scale(_) => combined(a, b, product) | if b == POSITIVE { a & INFINITE } else { 0 },
-            _ => {
-                let masked = if b & ZERO != 0 { INFINITE } else { 0 };
-                if b & (NEGATIVE | POSITIVE) != 0 { a | masked } else { masked }
-            }
-        }
-    }
-
-    fn largest(&mut self, items: &[Sign]) -> Sign {
-        // The least sign that one of them has for certain.
-        let least = items.iter().map(|x| match x {
-            x if x & INFINITE != 0 => INFINITE,
-            x => 1 << x.trailing_zeros().min(2),
-        });
-        let order = |sign: Sign| [INFINITE, NEGATIVE, ZERO, POSITIVE].iter().position(|&other| other == sign);
-        let least = least.max_by_key(|&sign| order(sign)).unwrap_or(INFINITE);
-        let all = items.iter().fold(least, |all, x| all | x);
-        [INFINITE, NEGATIVE, ZERO, POSITIVE]
-            .into_iter()
-            .filter(|&sign| order(sign) >= order(least))
-            .fold(0, |set, sign| set | all & sign)
-    }
-}
+use crate::program::Scalar;
 
 /// Computes with floating-point numbers at random inputs: shows that programs differ, never that they agree.
 pub struct Floats<'a> {
     /// The key of inputs.
     pub key: Key,
-    /// At the place of an input its number.
+    /// At an input its number.
     pub inputs: &'a [u64],
-}
-
-impl Places for Floats<'_> {
-    type Value = f64;
-
-    fn stopped(&mut self) -> Option<Stop> {
-        None
-    }
+    /// The logarithm to base 2 of how many neighbours of a mask are one number.
+    pub run: u32,
 }
 
 impl Domain for Floats<'_> {
-    fn input(&mut self, place: usize, is_mask: bool, at: usize) -> f64 {
-        let number = self.inputs[place];
-        let bits = self.key.pair(at as u64, number).0;
-        if is_mask { (bits >> 63) as f64 } else { (bits >> 11) as f64 / (1u64 << 52) as f64 - 1.0 }
-    }
+    type Value = f64;
 
-    fn constant(&mut self, ratio: Ratio) -> f64 {
-        ratio.num as f64 / ratio.den as f64
-    }
-
-    fn unary(&mut self, op: &Op, x: f64) -> f64 {
-        match op {
-            Op::Exp => x.exp(),
-            Op::Square => x * x,
-            Op::Sqrt => x.sqrt(),
-            Op::Log => x.ln(),
-            Op::Erf => erf(x),
-            Op::Reciprocal => 1.0 / x,
-            Op::Guard if x == f64::NEG_INFINITY => 0.0,
-            Op::GeluFactor => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * x,
-            _ => x,
+    fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> f64 {
+        let bits = |at: usize| self.key.pair(at as u64, self.inputs[tensor]).0;
+        if is_mask {
+            (bits(at >> self.run) >> 63) as f64
+        } else {
+            (bits(at) >> 11) as f64 / (1u64 << 52) as f64 - 1.0
         }
     }
 
-    fn binary(&mut self, op: &Op, a: f64, b: f64) -> f64 {
-        match op {
-            Op::Add => a + b,
-            Op::Sub => a - b,
-            Op::Mul | Op::Scale(_) => a * b,
-            _ if b == 0.0 => f64::NEG_INFINITY,
-            _ => a,
+    fn apply(&mut self, scalar: &Scalar, args: &[f64]) -> f64 {
+        match (scalar, args) {
+            (Scalar::Constant(ratio), _) => ratio.num as f64 / ratio.den as f64,
+            (Scalar::Sum, _) => args.iter().sum(),
+            (Scalar::Mul, &[a, b]) => a * b,
+            (Scalar::Largest, _) => args.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            (Scalar::Mask, &[_, 0.0]) => f64::NEG_INFINITY,
+            (Scalar::Exp, &[x]) => x.exp(),
+            (Scalar::Square, &[x]) => x * x,
+            (Scalar::Sqrt, &[x]) => x.sqrt(),
+            (Scalar::Log, &[x]) => x.ln(),
+            (Scalar::Erf, &[x]) => erf(x),
+            (Scalar::Relu, &[x]) => x.max(0.0),
+            (Scalar::Reciprocal, &[x]) => 1.0 / x,
+            (Scalar::Guard, &[f64::NEG_INFINITY]) => 0.0,
+            (Scalar::GeluFactor, &[x]) => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * x,
+            (Scalar::Scale(ratio), &[x]) => x * (ratio.num as f64 / ratio.den as f64),
+            (Scalar::Offset(ratio), &[x]) => x + ratio.num as f64 / ratio.den as f64,
+            (_, args) => args.first().copied().unwrap_or(0.0),
         }
-    }
-
-    fn largest(&mut self, items: &[f64]) -> f64 {
-        items.iter().copied().fold(f64::NEG_INFINITY, f64::max)
     }
 }
 
@@ -200,21 +72,5 @@ mod tests {
         {
             assert!((erf(x) - expected).abs() < 1e-15, "{x}");
         }
-    }
-
-    #[test]
-    fn signs_are_sets_of_what_may_be() {
-        let mut signs = Signs::new(0);
-        assert_eq!(signs.unary(&Op::Square, FINITE), ZERO | POSITIVE);
-        assert_eq!(signs.binary(&Op::Add, ZERO | POSITIVE, POSITIVE), POSITIVE);
-        assert_eq!(signs.binary(&Op::Add, NEGATIVE, POSITIVE), FINITE);
-        assert_eq!(signs.binary(&Op::Sub, POSITIVE, NEGATIVE), POSITIVE);
-        assert_eq!(signs.binary(&Op::Mul, NEGATIVE, NEGATIVE | ZERO), POSITIVE | ZERO);
-        let masked = signs.binary(&Op::Mask, POSITIVE, ZERO | POSITIVE);
-        assert_eq!((masked, signs.unary(&Op::Exp, masked)), (POSITIVE | INFINITE, POSITIVE | ZERO));
-        assert_eq!(signs.largest(&[FINITE, ZERO]), ZERO | POSITIVE);
-        assert_eq!(signs.largest(&[masked, masked]), POSITIVE | INFINITE);
-        assert_eq!(signs.largest(&[masked, NEGATIVE]), POSITIVE | NEGATIVE);
-        assert_eq!(signs.largest(&[]), INFINITE);
     }
 }

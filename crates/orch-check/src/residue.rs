@@ -4,10 +4,10 @@
 //! set of several numbers (whatever the order in which they are compared), and the exponent that an exponential would be.
 //! A masked element is a number with a weight, zero for minus infinity; its exponential is the weight times the power.
 
-use crate::eval::{Domain, Places, Stop};
+use crate::eval::{Domain, Stop};
 use crate::field::{Field, Key, primes};
-use crate::op::{Op, Ratio};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use crate::program::{Ratio, Scalar};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,50 +22,38 @@ pub struct Residue {
     pub weight: u64,
 }
 
-/// What is to be known of a place.
+/// What is needed of a tensor: numbers, exponents.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Facts {
-    /// Its numbers are needed.
-    pub needs_p: bool,
-    /// Its exponents are needed.
-    pub needs_q: bool,
-    /// Its values are to be listed.
-    pub listed: [bool; LISTS],
+pub struct Needs {
+    /// Its numbers.
+    pub p: bool,
+    /// Its exponents.
+    pub q: bool,
 }
 
-/// Lists of values that are kept.
-pub const LISTS: usize = 6;
-/// Exponents, by the three ways to see an exponent as a combination of values; see [`crate::exponents`].
-pub const EXPONENTS: [usize; 3] = [0, 1, 2];
-/// Divisors and their factors.
-pub const DIVISORS: usize = 3;
-/// Operands of roots.
-pub const RADICANDS: usize = 4;
-/// Operands of logarithms.
-pub const LOGARITHMS: usize = 5;
-
-/// The primes and keys of one round, and what programs made of them.
+/// The primes and keys of one round, and what a program made of them.
 #[derive(Clone)]
 pub struct Round {
     /// Numbers.
     pub p: Field,
     /// Exponents.
     pub q: Field,
-    base: u64,
+    /// What powers are of. With one, only weights are left of sums of masked exponentials.
+    pub base: u64,
     inputs: Key,
     hashes: Key,
-    gelu: (u64, u64),
+    gelu: Residue,
     /// Sets of numbers by the number that stands for the largest.
     sets: HashMap<u64, Arc<[u64]>>,
     members: usize,
     /// The exponents of largest numbers, which are independent of all others.
     pub symbols: HashSet<u64>,
-    /// How many arguments were hashed.
-    pub hashed: usize,
     /// Where the exponents of arguments were hashed first.
     arguments: HashMap<(u64, u64), usize>,
-    /// Places whose exponents are hashes of arguments that were hashed elsewhere too, or twice.
+    /// Tensors whose exponents are hashes of arguments that were hashed elsewhere too, or twice.
     pub shared: HashSet<usize>,
+    /// Set if the largest of masked numbers was taken, which was one that the masks leave.
+    pub assumes_left: bool,
     /// When to give up.
     pub deadline: Instant,
 }
@@ -75,18 +63,14 @@ impl Round {
     pub fn new(key: Key, deadline: Instant) -> Round {
         let (p, q) = primes(key.derived(0));
         let (p, q) = (Field::new(p), Field::new(q));
-        let (hashes, mut trial) = (key.derived(2), 0);
-        let base = loop {
+        let hashes = key.derived(2);
+        let square = |trial: u64| {
             let root = below(hashes.pair(trial, 1).0, p);
-            let square = p.mul(root, root);
-            if square != 0 && square != p.one {
-                break square;
-            }
-            trial += 1;
+            p.mul(root, root)
         };
+        let base = (0..).map(square).find(|&square| square != 0 && square != p.one).unwrap_or(p.one);
         let (a, b) = hashes.pair(0, 2);
-        let gelu = (below(a, p), below(b, q));
-        let (sets, symbols) = (HashMap::new(), HashSet::new());
+        let gelu = Residue { p: below(a, p), q: below(b, q), weight: p.one };
         Round {
             p,
             q,
@@ -94,12 +78,12 @@ impl Round {
             inputs: key.derived(1),
             hashes,
             gelu,
-            sets,
+            sets: HashMap::new(),
             members: 0,
-            symbols,
-            hashed: 0,
+            symbols: HashSet::new(),
             arguments: HashMap::new(),
             shared: HashSet::new(),
+            assumes_left: false,
             deadline,
         }
     }
@@ -107,46 +91,43 @@ impl Round {
 
 /// One program in one round.
 pub struct Residues<'a> {
-    /// The round.
-    pub round: &'a mut Round,
-    /// By place.
-    pub facts: &'a [Facts],
-    /// At the place of an input its number.
-    pub inputs: &'a [u64],
-    /// The place of an input or symbol that has other exponents than it had.
-    pub changed: Option<usize>,
-    /// Divisors, radicands and the like of listed places.
-    pub lists: [Vec<u64>; LISTS],
-    /// Exponents of listed places as they are, by place.
-    pub exponents: BTreeMap<usize, Vec<u64>>,
-    now: Facts,
-    place: usize,
-    /// The last numbers that were made for inputs.
-    made: [Made; 2],
-    entered: usize,
+    round: &'a mut Round,
+    /// By tensor.
+    needs: &'a [Needs],
+    /// At an input its number.
+    inputs: &'a [u64],
+    /// An input or symbol that has other exponents than it had.
+    changed: Option<usize>,
+    tensor: usize,
+    now: Needs,
+    /// The last numbers that were made for inputs, and what they were made of.
+    made: [((u64, u64), (u64, u64)); 2],
+    constant: (Ratio, Residue),
     stop: Option<Stop>,
 }
-
-/// What pseudo-random numbers were made of, and the numbers.
-type Made = ((u64, u64), (u64, u64));
 
 /// The most members of sets of which largest elements are taken.
 const MAX_MEMBERS: usize = 1 << 24;
 
 impl<'a> Residues<'a> {
     /// A program.
-    pub fn new(round: &'a mut Round, facts: &'a [Facts], inputs: &'a [u64]) -> Residues<'a> {
+    pub fn new(
+        round: &'a mut Round,
+        needs: &'a [Needs],
+        inputs: &'a [u64],
+        changed: Option<usize>,
+    ) -> Residues<'a> {
+        let constant = (Ratio { num: 0, den: 1 }, Residue { p: 0, q: 0, weight: round.p.one });
+        let made = [((u64::MAX, 0), (0, 0)); 2];
         Residues {
             round,
-            facts,
+            needs,
             inputs,
-            changed: None,
-            lists: Default::default(),
-            exponents: BTreeMap::new(),
-            now: Facts::default(),
-            place: 0,
-            made: [((u64::MAX, 0), (0, 0)); 2],
-            entered: 0,
+            changed,
+            tensor: 0,
+            now: Needs::default(),
+            made,
+            constant,
             stop: None,
         }
     }
@@ -157,14 +138,13 @@ impl<'a> Residues<'a> {
 
     /// An independent value for an argument.
     fn symbol(&mut self, salt: u64, x: u64) -> Residue {
-        self.round.hashed += 1;
-        if self.now.needs_q
-            && let Some(first) = self.round.arguments.insert((salt, x), self.place)
+        if self.now.q
+            && let Some(first) = self.round.arguments.insert((salt, x), self.tensor)
         {
-            self.round.shared.extend([first, self.place]);
+            self.round.shared.extend([first, self.tensor]);
         }
         let (a, mut b) = self.round.hashes.pair(x, salt);
-        if self.changed == Some(self.place) {
+        if self.changed == Some(self.tensor) {
             b = self.round.hashes.pair(x, !salt).1;
         }
         self.number(below(a, self.round.p), below(b, self.round.q))
@@ -181,21 +161,90 @@ impl<'a> Residues<'a> {
         if at.is_multiple_of(2) { even } else { odd }
     }
 
-    fn masked(&mut self, x: Residue) -> bool {
-        let is_masked = x.weight != self.round.p.one;
-        if is_masked {
-            self.stop.get_or_insert_with(|| Stop::Unsupported("arithmetic with masked values".into()));
-        }
-        is_masked
+    fn stop(&mut self, stop: Stop) {
+        self.stop.get_or_insert(stop);
+    }
+
+    /// `a b`
+    #[inline(always)]
+    fn product(&self, a: Residue, b: Residue) -> Residue {
+        let (p, q) = (&self.round.p, &self.round.q);
+        self.number(
+            if self.now.p { p.mul(a.p, b.p) } else { 0 },
+            if self.now.q { q.mul(a.q, b.q) } else { 0 },
+        )
+    }
+
+    #[inline(always)]
+    fn sum(&self, args: &[Residue]) -> Residue {
+        let (p, q) = (&self.round.p, &self.round.q);
+        args.iter().fold(self.number(0, 0), |a, b| Residue {
+            p: p.add(a.p, b.p),
+            q: q.add(a.q, b.q),
+            weight: if b.weight == p.one { a.weight } else { self.both(a.weight, b.weight) },
+        })
+    }
+
+    /// The weight of what two weights leave, which are zeros and ones for the inputs that matter.
+    fn both(&self, a: u64, b: u64) -> u64 {
+        if a == b { a } else { self.round.p.mul(a, b) }
     }
 
     fn inverse(&mut self, x: Residue) -> Residue {
-        let p = if self.now.needs_p { self.round.p.inverse(x.p) } else { Some(0) };
-        let q = if self.now.needs_q { self.round.q.inverse(x.q) } else { Some(0) };
+        let p = if self.now.p { self.round.p.inverse(x.p) } else { Some(0) };
+        let q = if self.now.q { self.round.q.inverse(x.q) } else { Some(0) };
         if p.is_none() || q.is_none() {
-            self.stop.get_or_insert_with(|| Stop::Undefined("a divisor is zero".into()));
+            self.stop(Stop::Undefined("a divisor is zero".into()));
         }
         self.number(p.unwrap_or(0), q.unwrap_or(0))
+    }
+
+    fn constant(&mut self, ratio: Ratio) -> Residue {
+        if self.constant.0 != ratio {
+            let of = |field: Field| Some(field.mul(field.of(ratio.num), field.inverse(field.of(ratio.den))?));
+            let (p, q) = (of(self.round.p), of(self.round.q));
+            if p.is_none() || q.is_none() {
+                self.stop(Stop::Undefined("a constant's denominator is zero".into()));
+            }
+            self.constant = (ratio, self.number(p.unwrap_or(0), q.unwrap_or(0)));
+        }
+        self.constant.1
+    }
+
+    /// The largest: of more than one a hash of the set, whose members are numbers, with weights where they are masked.
+    fn largest(&mut self, items: &[Residue]) -> Residue {
+        let mut members = Vec::with_capacity(items.len());
+        let mut last = Residue { p: 0, q: 0, weight: 0 };
+        let is_left = items.iter().any(|item| item.weight == self.round.p.one);
+        for &item in items.iter().filter(|item| item.weight != 0) {
+            last = item;
+            if item.weight != self.round.p.one {
+                self.round.assumes_left |= !is_left;
+                members.push(self.round.hashes.pair(item.p, item.weight).0);
+            } else if let Some(set) = self.round.sets.get(&item.p) {
+                members.extend_from_slice(set);
+            } else {
+                members.push(item.p);
+            }
+        }
+        members.sort_unstable();
+        members.dedup();
+        if members.len() < 2 {
+            // The only one is what is left.
+            let weight = if last.weight == 0 { 0 } else { self.round.p.one };
+            return Residue { weight, ..last };
+        }
+        let hash = members.iter().fold(members.len() as u64, |hash, &x| self.round.hashes.pair(x, hash).0);
+        let symbol = self.symbol(5, hash);
+        self.round.symbols.insert(canonical(self.round.q, symbol.q));
+        if !self.round.sets.contains_key(&symbol.p) {
+            self.round.members += members.len();
+            self.round.sets.insert(symbol.p, members.into());
+        }
+        if self.round.members > MAX_MEMBERS {
+            self.stop(Stop::Unsupported("maxima of too many numbers".into()));
+        }
+        symbol
     }
 }
 
@@ -209,163 +258,72 @@ pub fn canonical(field: Field, x: u64) -> u64 {
     x.min(field.sub(0, x))
 }
 
-impl Places for Residues<'_> {
+impl Domain for Residues<'_> {
     type Value = Residue;
 
-    fn enter(&mut self, place: usize) {
-        (self.now, self.place) = (self.facts[place], place);
-        self.entered += 1;
-        if self.entered % 16 == 1 && Instant::now() > self.round.deadline {
-            self.stop = Some(Stop::Unsupported("more than the time that there is".into()));
+    fn enter(&mut self, tensor: usize) -> Result<(), Stop> {
+        (self.now, self.tensor) = (self.needs[tensor], tensor);
+        if Instant::now() > self.round.deadline {
+            self.stop(Stop::Unsupported("more than the time that there is".into()));
         }
+        self.stop.take().map_or(Ok(()), Err)
     }
 
-    fn finish(&mut self, place: usize, values: &[Residue]) {
-        let Facts { listed, .. } = self.facts[place];
-        let finite = values.iter().filter(|x| x.weight != 0);
-        if listed[..DIVISORS].contains(&true) {
-            self.exponents.entry(place).or_default().extend(finite.clone().map(|x| x.q));
-        }
-        for list in (DIVISORS..LISTS).filter(|&list| listed[list]) {
-            let field = self.round.p;
-            let value = |x: &Residue| if list == DIVISORS { canonical(field, x.p) } else { x.p };
-            self.lists[list].extend(finite.clone().map(value));
-        }
-    }
-
-    fn stopped(&mut self) -> Option<Stop> {
-        self.stop.take()
-    }
-}
-
-impl Domain for Residues<'_> {
+    /// A mask is any number, so that what is shown holds for zeros and ones.
     #[inline(always)]
-    fn input(&mut self, place: usize, is_mask: bool, at: usize) -> Residue {
-        let _ = is_mask; // A mask is any number, so that what is shown holds for zeros and ones.
-        let Facts { needs_p, needs_q, .. } = self.facts[place];
-        let salt = self.inputs[place] << 2;
-        let p = if needs_p { below(self.word(0, salt, at), self.round.p) } else { 0 };
-        let changed = u64::from(self.changed == Some(place));
-        let q = if needs_q { below(self.word(1, salt | 2 | changed, at), self.round.q) } else { 0 };
+    fn input(&mut self, tensor: usize, _is_mask: bool, at: usize) -> Residue {
+        let Needs { p, q } = self.needs[tensor];
+        let salt = self.inputs[tensor] << 2;
+        let p = if p { below(self.word(0, salt, at), self.round.p) } else { 0 };
+        let changed = u64::from(self.changed == Some(tensor));
+        let q = if q { below(self.word(1, salt | 2 | changed, at), self.round.q) } else { 0 };
         self.number(p, q)
     }
 
-    fn constant(&mut self, ratio: Ratio) -> Residue {
-        let of = |field: Field| Some(field.mul(field.of(ratio.num), field.inverse(field.of(ratio.den))?));
-        let (p, q) = (of(self.round.p), of(self.round.q));
-        if p.is_none() || q.is_none() {
-            self.stop.get_or_insert_with(|| Stop::Undefined("a constant's denominator is zero".into()));
+    #[inline(always)]
+    fn apply(&mut self, scalar: &Scalar, args: &[Residue]) -> Residue {
+        let one = self.round.p.one;
+        // Minus infinity may be added to, masked again, compared, guarded, and have an exponential.
+        let may_be_masked = match (scalar, args) {
+            (Scalar::Sum | Scalar::Largest | Scalar::Relu | Scalar::Exp | Scalar::Offset(_), _) => true,
+            (Scalar::Mask, [_, mask]) => mask.weight == one,
+            // A factor that is not positive would make another infinity of it.
+            (Scalar::Scale(ratio), _) => ratio.num > 0,
+            (Scalar::Guard, [x]) => x.weight == 0,
+            _ => false,
+        };
+        if !may_be_masked && args.iter().any(|x| x.weight != one) {
+            self.stop(Stop::Unsupported("arithmetic with masked values".into()));
         }
-        self.number(p.unwrap_or(0), q.unwrap_or(0))
-    }
-
-    fn unary(&mut self, op: &Op, x: Residue) -> Residue {
-        let Round { p, q, .. } = *self.round;
-        match op {
-            Op::Exp => {
-                let power =
-                    if x.weight == 0 { 0 } else { p.mul(x.weight, p.pow(self.round.base, q.integer(x.q))) };
-                let exponent = if self.now.needs_q { self.symbol(1, power).q } else { 0 };
+        match (scalar, args) {
+            (Scalar::Constant(ratio), _) => self.constant(*ratio),
+            (Scalar::Mul, &[a, b]) => self.product(a, b),
+            (Scalar::Sum, _) => self.sum(args),
+            (Scalar::Largest, _) => self.largest(args),
+            (Scalar::Mask, &[x, mask]) => Residue { weight: self.both(x.weight, mask.p), ..x },
+            (Scalar::Exp, &[x]) => {
+                let power = self.round.p.pow(self.round.base, self.round.q.integer(x.q));
+                let power = if x.weight == 0 { 0 } else { self.round.p.mul(x.weight, power) };
+                let exponent = if self.now.q { self.symbol(1, power).q } else { 0 };
                 self.number(power, exponent)
             }
-            Op::Guard => {
-                if x.weight == 0 {
-                    self.number(0, 0)
-                } else {
-                    self.masked(x);
-                    x
-                }
+            (Scalar::Square, &[x]) => self.product(x, x),
+            (Scalar::Sqrt, &[x]) => self.symbol(2, x.p),
+            (Scalar::Log, &[x]) => self.symbol(3, x.p),
+            (Scalar::Erf, &[x]) => self.symbol(4, x.p),
+            (Scalar::Relu, &[x]) => self.largest(&[x, self.number(0, 0)]),
+            (Scalar::Reciprocal, &[x]) => self.inverse(x),
+            (Scalar::GeluFactor, &[x]) => self.product(x, self.round.gelu),
+            (Scalar::Scale(ratio), &[x]) => {
+                let factor = self.constant(*ratio);
+                Residue { weight: x.weight, ..self.product(x, factor) }
             }
-            _ if self.masked(x) => x,
-            Op::Square => self.number(p.mul(x.p, x.p), q.mul(x.q, x.q)),
-            Op::Sqrt => self.symbol(2, x.p),
-            Op::Log => self.symbol(3, x.p),
-            Op::Erf => self.symbol(4, x.p),
-            Op::Reciprocal => self.inverse(x),
-            Op::GeluFactor => self.number(p.mul(x.p, self.round.gelu.0), q.mul(x.q, self.round.gelu.1)),
-            _ => x,
-        }
-    }
-
-    fn binary(&mut self, op: &Op, a: Residue, b: Residue) -> Residue {
-        let Round { p, q, .. } = *self.round;
-        let Facts { needs_p, needs_q, .. } = self.now;
-        match op {
-            Op::Add => Residue {
-                p: p.add(a.p, b.p),
-                q: q.add(a.q, b.q),
-                weight: if b.weight == p.one { a.weight } else { p.mul(a.weight, b.weight) },
-            },
-            Op::Mul if a.weight == p.one && b.weight == p.one => Residue {
-                p: if needs_p { p.mul(a.p, b.p) } else { 0 },
-                q: if needs_q { q.mul(a.q, b.q) } else { 0 },
-                weight: p.one,
-            },
-            // A factor that is not positive would make another infinity of minus infinity.
-            Op::Scale(ratio) if ratio.num <= 0 && self.masked(a) => a,
-            Op::Scale(_) => Residue { p: p.mul(a.p, b.p), q: q.mul(a.q, b.q), weight: a.weight },
-            _ if self.masked(b) => b,
-            Op::Sub => Residue { p: p.sub(a.p, b.p), q: q.sub(a.q, b.q), weight: a.weight },
-            Op::Mask => Residue { weight: p.mul(a.weight, b.p), ..a },
-            _ => {
-                self.masked(a);
-                a
+            (Scalar::Offset(ratio), &[x]) => {
+                let term = self.constant(*ratio);
+                self.sum(&[x, term])
             }
-        }
-    }
-
-    fn add_products(&mut self, sums: &mut [Residue], factor: Residue, row: &[Residue]) {
-        let Round { p, q, .. } = *self.round;
-        let Facts { needs_p, needs_q, .. } = self.now;
-        if row.iter().any(|x| x.weight != p.one) || factor.weight != p.one {
-            self.stop.get_or_insert_with(|| Stop::Unsupported("products of masked values".into()));
-            return;
-        }
-        if needs_p {
-            sums.iter_mut().zip(row).for_each(|(sum, x)| sum.p = p.add(sum.p, p.mul(factor.p, x.p)));
-        }
-        if needs_q {
-            sums.iter_mut().zip(row).for_each(|(sum, x)| sum.q = q.add(sum.q, q.mul(factor.q, x.q)));
-        }
-    }
-
-    fn largest(&mut self, items: &[Residue]) -> Residue {
-        let mut finite = Vec::with_capacity(items.len());
-        for &item in items.iter().filter(|item| item.weight != 0) {
-            if self.masked(item) {
-                return item;
-            }
-            match self.round.sets.get(&item.p) {
-                Some(set) => finite.extend_from_slice(set),
-                None => {
-                    self.round.hashed += 1;
-                    finite.push(item.p);
-                }
-            }
-        }
-        finite.sort_unstable();
-        finite.dedup();
-        match finite[..] {
-            [] => Residue { p: 0, q: 0, weight: 0 },
-            [only] => items
-                .iter()
-                .copied()
-                .find(|item| item.p == only && item.weight != 0)
-                .unwrap_or(self.number(only, 0)),
-            _ => {
-                let hash =
-                    finite.iter().fold(finite.len() as u64, |hash, &x| self.round.hashes.pair(x, hash).0);
-                let symbol = self.symbol(5, hash);
-                self.round.symbols.insert(canonical(self.round.q, symbol.q));
-                if !self.round.sets.contains_key(&symbol.p) {
-                    self.round.members += finite.len();
-                    self.round.sets.insert(symbol.p, finite.into());
-                }
-                if self.round.members > MAX_MEMBERS {
-                    self.stop = Some(Stop::Unsupported("maxima of too many numbers".into()));
-                }
-                symbol
-            }
+            (Scalar::Guard, &[x]) if x.weight == 0 => self.number(0, 0),
+            (_, args) => args.first().copied().unwrap_or(self.number(0, 0)),
         }
     }
 }

@@ -60,6 +60,26 @@ fn what_is_no_program_is_refused_with_its_line() {
             "t0 = input \"x\" [2]; t1 = block [2] loop 2 {; s0 = load t0 [-] 0; s1 = accumulate sum s0; s2 = add s0, s1; store s2 [0]; }; output \"o\" t1",
             "mixes values",
         ),
+        // A part of 2 and a part of 1 have no common place for what comes behind them.
+        (
+            "t0 = input \"x\" [3]; t1 = block [2] loop 1 {; s0 = load t0 [0] -; s1 = concat(0) s0, s0; store s1 [0]; }; output \"o\" t1",
+            "does not suit",
+        ),
+        (
+            "t0 = input \"x\" [3, 2]; t1 = block [1] loop 2 {; s0 = load t0 [-] 0; s1 = accumulate sum s0; store s1 [-]; }; output \"o\" t1",
+            "does not suit",
+        ),
+        (
+            "t0 = input \"x\" [3]; t1 = input \"y\" [2]; t2 = block [2, 2] loop 1 {; s0 = load t0 [0, -] -; s1 = load t1 [-, -] -; s2 = add s0, s1; store s2 [0, -]; }; output \"o\" t2",
+            "does not suit",
+        ),
+        ("t0 = input \"x\" [0]; output \"o\" t0", "does not suit"),
+        (
+            "t0 = mask \"m\" [1]; t1 = input \"x\" [1]; t2 = broadcast(2) t0; t3 = mask t1, t2; output \"o\" t3",
+            "larger",
+        ),
+        ("t0 = input \"x [2]; output \"o\" t0", "not closed"),
+        ("t0 = input \"x\" [2]; t1 = mean; output \"o\" t1", "no operator mean"),
     ] {
         let error = parse(&text(statements)).unwrap_err();
         assert!(error.contains(problem) && error.starts_with("line "), "{statements}: {error}");

@@ -6,7 +6,13 @@ use common::{decide, is_proved, programs, text};
 use orch_check::Verdict;
 
 /// Name, program, candidate, whether floating-point numbers are to show the difference.
-const WRONG: [(&str, &str, &str, bool); 30] = [
+const WRONG: [(&str, &str, &str, bool); 31] = [
+    (
+        "the last of uneven parts is left out",
+        "t0 = input \"x\" [5, 11]; t1 = input \"w\" [11, 5]; t2 = matmul t0, t1; output \"o\" t2",
+        "t0 = input \"x\" [5, 11]; t1 = input \"w\" [11, 5]; t2 = slice(1, 0, 9) t0; t3 = slice(0, 0, 9) t1; t4 = block [2, 2] loop 4 {; s0 = load t2 [0, -] 1; s1 = load t3 [-, 1] 0; s2 = matmul s0, s1; s3 = accumulate sum s2; store s3 [0, 1]; }; output \"o\" t4",
+        true,
+    ),
     (
         "transposed product",
         "t0 = input \"x\" [64, 128]; t1 = input \"w\" [128, 64]; t2 = matmul t0, t1; output \"o\" t2",

@@ -87,7 +87,7 @@ pub struct ProofCheck {
 pub struct CheckerAnswer {
     /// `proved`, `refuted` or `cannot say`.
     pub answer: &'static str,
-    /// Where the programs differ, or why it cannot say.
+    /// Where the programs differ, why it cannot say, or the premise of its proof.
     pub reason: Option<String>,
     /// Base-2 logarithm of the chance that it says `proved` of programs that differ.
     pub log2_bound: Option<f64>,
@@ -223,7 +223,7 @@ fn asked(certificate: &Certificate) -> CheckerAnswer {
         Err(problem) => Verdict::CannotSay(problem),
     };
     let (answer, reason, log2_bound) = match verdict {
-        Verdict::Proved(proof) => ("proved", None, Some(proof.log2_bound)),
+        Verdict::Proved(proof) => ("proved", proof.premise().map(str::to_owned), Some(proof.log2_bound)),
         Verdict::Refuted(witness) => ("refuted", Some(witness.to_string()), None),
         Verdict::CannotSay(reason) => ("cannot say", Some(reason), None),
     };
