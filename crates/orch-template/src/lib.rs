@@ -27,12 +27,6 @@ pub fn design(block: &BlockProgram, target: &CpuTarget) -> Option<Design> {
         .or_else(|| nest_design("injective", block, injective::schedules(block, target), injective::lower))
 }
 
-/// Modelled cycles of one core for a block program that the row or injective template serves, with all data in L1; `None` for
-/// contractions.
-pub fn nest_cycles(block: &BlockProgram, target: &CpuTarget) -> Option<f64> {
-    ContractionForm::of(block).is_err().then(|| nest::cycles(block, target))
-}
-
 fn nest_design(
     name: &str,
     block: &BlockProgram,

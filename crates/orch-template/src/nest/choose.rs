@@ -32,26 +32,6 @@ struct RankedVector {
 /// Schedules worth trying, the preferred one first.
 pub(crate) fn schedules(nest: &mut Nest, target: &CpuTarget) -> Vec<NestSchedule> {
     const MAX_SCHEDULES: usize = 6;
-    let ranked = ranked(nest, target);
-    let best = ranked[0].cycles;
-    let mut schedules = Vec::new();
-    for RankedVector { cycles, axis, lanes } in ranked {
-        if cycles > 4.0 * best && !schedules.is_empty() {
-            break;
-        }
-        schedules.extend(variants(nest, axis, lanes, target));
-    }
-    schedules.truncate(MAX_SCHEDULES);
-    schedules
-}
-
-/// Modelled cycles under the preferred schedule, with all data in L1.
-pub(crate) fn cycles(nest: &mut Nest, target: &CpuTarget) -> f64 {
-    ranked(nest, target)[0].cycles
-}
-
-/// All choices of vectors, the cheapest first.
-fn ranked(nest: &mut Nest, target: &CpuTarget) -> Vec<RankedVector> {
     let scalar = NestCost::of(nest, None).cycles;
     let mut ranked = vec![RankedVector { cycles: scalar, axis: None, lanes: 1 }];
     for position in 0..nest.axes.len() {
@@ -63,7 +43,16 @@ fn ranked(nest: &mut Nest, target: &CpuTarget) -> Vec<RankedVector> {
         }
     }
     ranked.sort_by(|a, b| a.cycles.total_cmp(&b.cycles).then(b.axis.cmp(&a.axis)));
-    ranked
+    let best = ranked[0].cycles;
+    let mut schedules = Vec::new();
+    for RankedVector { cycles, axis, lanes } in ranked {
+        if cycles > 4.0 * best && !schedules.is_empty() {
+            break;
+        }
+        schedules.extend(variants(nest, axis, lanes, target));
+    }
+    schedules.truncate(MAX_SCHEDULES);
+    schedules
 }
 
 /// Schedules with this vector axis (a position among the nest's axes): with and without tiles for stores; with register

@@ -59,12 +59,6 @@ pub(super) fn schedules(block: &BlockProgram, target: &CpuTarget) -> Vec<NestSch
     choose::schedules(&mut nest, target)
 }
 
-/// Modelled cycles of one core under the preferred schedule, with all data in L1.
-pub(super) fn cycles(block: &BlockProgram, target: &CpuTarget) -> f64 {
-    let mut nest = nest_of(block);
-    choose::cycles(&mut nest, target)
-}
-
 /// The thread program under a schedule.
 pub(super) fn lower(block: &BlockProgram, schedule: &NestSchedule) -> Kernel {
     let mut nest = nest_of(block);

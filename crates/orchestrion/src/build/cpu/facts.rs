@@ -4,12 +4,11 @@ use crate::build::operations::{Operations, operations, reads};
 use orch_compute::{ArgRole, BlockProgram, ExprId, Stage};
 use orch_template::contraction::{self, ContractionForm, CpuMathUnit};
 use orch_thread::CpuTarget;
-use orch_tune::MachineModel;
 use orch_tune::cost::KernelFacts;
 
 /// Counts bytes and operations of one launch. No more bytes are read than the kernel has reads for: gathers and slices leave most of
 /// a tensor alone.
-pub fn facts(block: &BlockProgram, target: &CpuTarget, figures: &MachineModel) -> KernelFacts {
+pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
     let mut facts = KernelFacts { efficiency: EFFICIENCY, ..KernelFacts::default() };
     for (arg, reads) in block.args.iter().zip(reads(block)) {
         let (elems, bytes) = (arg.shape.elems(), arg.dtype.size_bytes());
@@ -24,15 +23,8 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget, figures: &MachineModel) -
     let packing = contraction::packing_work(block, target, FILL_LANES);
     facts.cheap_ops += 2 * packing.lanes;
     facts.scattered_accesses += packing.gathered;
-    facts.loops_us =
-        orch_template::nest_cycles(block, target).map(|cycles| cycles / cycles_per_us(target, figures));
     facts.tasks = tasks(block, &facts);
     facts
-}
-
-/// Cycles of the templates' models in a microsecond: two multiply-adds of vectors take one.
-fn cycles_per_us(target: &CpuTarget, figures: &MachineModel) -> f64 {
-    1e3 * figures.fma_gflops_core / (4 * target.lanes(size_of::<f32>())) as f64
 }
 
 /// Operations that make a work item worth handing to another thread.

@@ -57,7 +57,7 @@ impl Planner for Cpu {
             }
             KernelDefinition::Scatter(program) => return Some(alone::scatter(program, &self.figures)),
         };
-        let facts = facts(block, &self.target, &self.figures);
+        let facts = facts(block, &self.target);
         let roofline_us = facts.lower_bound_us(&self.figures);
         let work = KernelWork { flops: flops(&facts), roofline_us };
         Some(KernelEstimate { time_us: facts.estimate(&self.figures).time_us, work })
