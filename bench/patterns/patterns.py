@@ -322,21 +322,21 @@ def arg_max(g):
     g.output(g.ArgMax(g.input(16, 1000), axis=1, keepdims=0), "i64")
 
 
-@pattern(2, 2)
+@pattern(3, 2)
 def position_ids(g):
-    # RoBERTa: positions count what is no padding.
+    # RoBERTa: positions count what is no padding. On CPUs the sum is a kernel by itself, three take 0.4 us where one of masked sums took 1.2.
     ids = g.input(1, 128, dtype="i64", high=50)
     mask = g.Cast(g.Not(g.Equal(ids, g.constant(np.int64(1)))), to=TYPES["i64"])
     at = g.Add(g.Mul(g.CumSum(mask, g.constant(np.int64(1))), mask), g.constant(np.int64(1)))
     g.output(g.Gather(g.weight(200, 32), at))
 
 
-@pattern(3, 3, length=[16, 512, 4096])
+@pattern(1, 3, length=[16, 512, 4096])
 def running_sum(g, length):
     g.output(g.CumSum(g.input(4, length), g.constant(np.int64(1))))
 
 
-@pattern(3, 2)
+@pattern(1, 2)
 def running_sum_of_columns_from_the_end(g):
     g.output(g.CumSum(g.input(200, 24), g.constant(np.int64(0)), exclusive=1, reverse=1))
 

@@ -1,5 +1,5 @@
-//! Primitives that are a kernel by themselves: block programs have no order of steps, which recurrences, selections of the best and
-//! scattering need. Their operands and results are stored row by row.
+//! Primitives that are a kernel by themselves: block programs have no order of steps, which recurrences, selections of the best,
+//! cumulative sums and scattering need. Their operands and results are stored row by row.
 
 use crate::block::{Arg, ArgRole};
 use crate::layout::Layout;
@@ -10,7 +10,7 @@ use orch_ir::{NodeId, OpaqueKind, PrimGraph, PrimOp, TensorId};
 pub fn stands_alone(op: &PrimOp) -> bool {
     match op {
         PrimOp::Recurrence(_) | PrimOp::ScatterAlong { .. } | PrimOp::ScatterNd { .. } => true,
-        PrimOp::Opaque(opaque) => matches!(opaque.kind, OpaqueKind::TopK { .. }),
+        PrimOp::Opaque(opaque) => matches!(opaque.kind, OpaqueKind::TopK { .. } | OpaqueKind::Cumulative(_)),
         _ => false,
     }
 }

@@ -4,7 +4,7 @@
 //! order and the type in which tensors are stored ([`layout`], [`layouts`], [`storage`]); block programs ([`block`]), which
 //! are Hidet's compute definitions (ASPLOS'23, section 5.1), and how a set of primitives becomes one of them ([`fuse`]);
 //! primitives that are a kernel by themselves ([`alone`]): recurrences over time ([`recurrence`]), selections of the best
-//! ([`selection`]), scattering ([`scatter`]).
+//! ([`selection`]), cumulative sums ([`cumulative`]), scattering ([`scatter`]).
 //!
 //! This crate knows no loops, threads or devices.
 
@@ -12,6 +12,7 @@ pub mod affine;
 pub mod alone;
 pub mod block;
 pub mod bounds;
+pub mod cumulative;
 pub mod expr;
 pub mod fuse;
 pub mod invert;
@@ -26,6 +27,7 @@ pub mod storage;
 pub use affine::Linear;
 pub use block::{Arg, ArgRole, Axis, BlockProgram, ReduceKind, Stage};
 pub use bounds::{Bounds, IntRange};
+pub use cumulative::CumulativeProgram;
 pub use expr::substitute::{Access, Importer, Substitution, substitute};
 pub use expr::{ArgId, BufferId, Const, Expr, ExprId, Exprs, StageId, Type, VarId, VarInfo};
 pub use invert::invert_index;

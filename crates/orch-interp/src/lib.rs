@@ -12,6 +12,7 @@ pub mod compare;
 mod contract;
 mod control;
 mod conv;
+mod cumulative;
 mod element;
 mod error;
 mod eval;

@@ -3,7 +3,8 @@
 use crate::element::with_element;
 use crate::{EvalError, EvalOptions, Precision};
 use crate::{
-    contract, control, conv, gather, layout, map, recurrence, reduce, routines, scatter, topk, window,
+    contract, control, conv, cumulative, gather, layout, map, recurrence, reduce, routines, scatter, topk,
+    window,
 };
 use orch_ir::{DType, OpaqueKind, OpaqueOp, PrimOp, ScalarFn, Shape, Tensor, infer::infer};
 use std::borrow::Cow;
@@ -119,6 +120,7 @@ fn compute_opaque(
 ) -> Result<Vec<Tensor>, EvalError> {
     match &op.kind {
         OpaqueKind::TopK { axis, k, largest, .. } => topk::top_k(inputs, *axis, *k, *largest),
+        OpaqueKind::Cumulative(spec) => cumulative::cumulative(inputs, *spec),
         OpaqueKind::If { then_graph, else_graph } => control::branch(then_graph, else_graph, inputs, options),
         OpaqueKind::Loop { body, carried, trips } => control::repeat(body, *carried, *trips, inputs, options),
         OpaqueKind::Scan { body, spec } => control::scan(body, spec, inputs, options),

@@ -26,7 +26,7 @@ pub use encoding::Encoding;
 pub use graph::{PrimGraph, PrimNode, TensorInfo};
 pub use ids::{NodeId, TensorId, ValueId};
 pub use infer::InferError;
-pub use opaque::{OpaqueKind, OpaqueOp, ROUTINES, ScanSpec};
+pub use opaque::{Cumulative, OpaqueKind, OpaqueOp, ROUTINES, ScanSpec};
 pub use operator::{Attribute, OperatorGraph, OperatorNode, Value};
 pub use primitive::{Contract, ConvSpec, PadMode, PrimOp, ReduceOp, Window};
 pub use recurrence::{

@@ -1,6 +1,6 @@
 //! Opaque operations: irregular routines that run whole, on the host, between optimized kernels.
 
-use crate::{DType, PrimGraph, Shape};
+use crate::{DType, PrimGraph, ReduceOp, Shape};
 
 /// A routine with any number of results, whose types are stated.
 #[derive(Clone, PartialEq, Debug)]
@@ -22,6 +22,8 @@ pub const ROUTINES: &[&str] =
 pub enum OpaqueKind {
     /// `(x) -> (values, indices: i64)`: the `k` best along `axis`, ties to the lower index.
     TopK { axis: usize, k: usize, largest: bool, sorted: bool },
+    /// `(x) -> y`: sums or products of the elements along an axis up to each position.
+    Cumulative(Cumulative),
     /// `(condition: bool scalar, captures..)`: one of two graphs. Both take the captures as inputs.
     If { then_graph: Box<PrimGraph>, else_graph: Box<PrimGraph> },
     /// `(trip_count: i64 scalar, condition: bool scalar, carried.., captures..) -> (carried.., scans..)`.
@@ -35,6 +37,19 @@ pub enum OpaqueKind {
     /// Anything else that stays whole, by ONNX operator name (one of [`ROUTINES`]), with its normalised integer,
     /// float and text parameters in the order that the interpreter's routine documents.
     Routine { name: &'static str, ints: Vec<i64>, floats: Vec<f64>, texts: Vec<String> },
+}
+
+/// What an [`OpaqueKind::Cumulative`] combines. 16-bit floats are added and multiplied in f32, each result is rounded once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cumulative {
+    /// The axis it runs along.
+    pub axis: usize,
+    /// [`ReduceOp::Sum`] or [`ReduceOp::Prod`].
+    pub op: ReduceOp,
+    /// True to leave out the element at the position itself.
+    pub exclusive: bool,
+    /// True to run from the end.
+    pub reverse: bool,
 }
 
 /// How a [`OpaqueKind::Scan`] slices.

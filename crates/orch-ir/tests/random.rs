@@ -116,6 +116,7 @@ fn every_operation_occurs() {
         "is_nan",
         "is_inf",
         "top_k",
+        "cumulative",
         "if",
         "loop",
         "scan",

@@ -3,7 +3,10 @@
 use orch_ir::generate::Rng;
 use orch_ir::text::parse;
 use orch_ir::validate::{MAX_DEPTH, MAX_RANK, Violation, validate};
-use orch_ir::{DType, OpaqueKind, OpaqueOp, PrimGraph, PrimOp, ScalarFn, Shape, Tensor, TensorId, UnaryFn};
+use orch_ir::{
+    Cumulative, DType, OpaqueKind, OpaqueOp, PrimGraph, PrimOp, ReduceOp, ScalarFn, Shape, Tensor, TensorId,
+    UnaryFn,
+};
 
 fn neg() -> PrimOp {
     PrimOp::Map(ScalarFn::Unary(UnaryFn::Neg))
@@ -88,12 +91,17 @@ fn opaque_operands_suit_results() {
     let x = graph.add_input("x", DType::F32, [2, 3]);
     let types = |dims: [usize; 2]| vec![(DType::F32, dims.into()), (DType::I64, dims.into())];
     let top_k = |axis, k| OpaqueKind::TopK { axis, k, largest: true, sorted: true };
+    let cumulative =
+        |axis, op| OpaqueKind::Cumulative(Cumulative { axis, op, exclusive: false, reverse: false });
     let routine = OpaqueKind::Routine { name: "Nothing", ints: vec![], floats: vec![], texts: vec![] };
     let nodes = [
         opaque(top_k(1, 2), types([2, 2])),
         opaque(top_k(1, 2), types([2, 3])),
         opaque(top_k(1, 4), types([2, 4])),
         opaque(top_k(2, 1), types([2, 3])),
+        opaque(cumulative(1, ReduceOp::Sum), vec![(DType::F32, [2, 3].into())]),
+        opaque(cumulative(2, ReduceOp::Sum), vec![(DType::F32, [2, 3].into())]),
+        opaque(cumulative(1, ReduceOp::Max), vec![(DType::F32, [2, 3].into())]),
         opaque(routine, types([2, 3])),
     ];
     for op in nodes {
@@ -103,7 +111,9 @@ fn opaque_operands_suit_results() {
         "n1: it states the results (f32[2, 3], i64[2, 3]), they should be (f32[2, 2], i64[2, 2]) (invariant 7)",
         "n2: 4 of axis 1 of [2, 3] (invariant 7)",
         "n3: 1 of axis 2 of [2, 3] (invariant 7)",
-        "n4: there is no routine Nothing (invariant 7)",
+        "n5: axis 2 of [2, 3] (invariant 7)",
+        "n6: a cumulative max (invariant 7)",
+        "n7: there is no routine Nothing (invariant 7)",
     ];
     assert_eq!(violations(&graph), expected.map(|message| (7, message.to_owned())));
 }

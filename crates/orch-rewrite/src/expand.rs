@@ -1,4 +1,5 @@
-//! Sorting and scattering as comparisons of all pairs, which kernels do in parallel.
+//! Sorting and scattering as comparisons of all pairs, and cumulative sums as masked sums ([`cumulative`]), which kernels do in
+//! parallel.
 //!
 //! ```text
 //! top_k:    rank[i]  =  how many x[j] come before x[i]
@@ -12,6 +13,8 @@
 //!
 //! Work grows with the square of what is sorted, so that long ones stay, for kernels of their own or for the host; how long is for the
 //! target to say. Where it says so, the best of a long line are the best of those of its parts. Stands after the rewriting. Exact, but for the order in which floats are added up.
+
+mod cumulative;
 
 use crate::prepare::{computed, rebuilt};
 use orch_ir::{
@@ -28,6 +31,8 @@ pub struct ExpandLimits {
     pub scattered: usize,
     /// The same for each element of the result.
     pub pairs_of_element: usize,
+    /// Elements along the axis of cumulative sums and products.
+    pub cumulated: usize,
     /// How longer selections are split; `None` where a kernel serves any length.
     pub split: Option<SplitLimits>,
 }
@@ -60,7 +65,7 @@ fn worst(dtype: DType, largest: bool) -> Tensor {
     Tensor::from_f64(dtype, Shape::scalar(), &[value])
 }
 
-/// The graph with `top_k` and scattering within these limits as primitives.
+/// The graph with `top_k`, cumulative sums and scattering within these limits as primitives.
 pub fn expand_routines(graph: &PrimGraph, limits: ExpandLimits) -> PrimGraph {
     rebuilt(graph, |id, result, known| {
         let node = graph.node(id);
@@ -73,6 +78,7 @@ pub fn expand_routines(graph: &PrimGraph, limits: ExpandLimits) -> PrimGraph {
                     emit.top_k(inputs[0], selection, limits)
                         .or_else(|| emit.split_top_k(inputs[0], selection, limits.split?))
                 }
+                OpaqueKind::Cumulative(spec) => emit.cumulative(inputs[0], spec, limits),
                 _ => None,
             },
             PrimOp::ScatterNd { combine } => emit.scatter_nd(&inputs, *combine, limits),
@@ -429,11 +435,16 @@ mod tests {
     use super::*;
     use orch_interp::{EvalOptions, evaluate};
 
-    const LIMITS: ExpandLimits =
-        ExpandLimits { sorted: 16, scattered: 1 << 12, pairs_of_element: usize::MAX, split: None };
+    pub(super) const LIMITS: ExpandLimits = ExpandLimits {
+        sorted: 16,
+        scattered: 1 << 12,
+        pairs_of_element: usize::MAX,
+        cumulated: usize::MAX,
+        split: None,
+    };
 
     /// A graph and its expansion give the same for these inputs.
-    fn is_the_same(graph: &PrimGraph, inputs: &[Tensor]) {
+    pub(super) fn is_the_same(graph: &PrimGraph, inputs: &[Tensor]) {
         let expanded = expand_routines(graph, LIMITS);
         let is_routine = |op: &PrimOp| {
             matches!(op, PrimOp::Opaque(_) | PrimOp::ScatterNd { .. } | PrimOp::ScatterAlong { .. })

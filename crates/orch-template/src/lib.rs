@@ -2,6 +2,7 @@
 
 mod bind;
 pub mod contraction;
+pub mod cumulative;
 mod design;
 pub mod gpu;
 pub mod injective;

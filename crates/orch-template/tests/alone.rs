@@ -3,10 +3,10 @@
 
 mod support;
 
-use orch_compute::{Arg, ArgRole, ScatterProgram, SelectionProgram, Storage, layouts};
+use orch_compute::{Arg, ArgRole, CumulativeProgram, ScatterProgram, SelectionProgram, Storage, layouts};
 use orch_ir::*;
 use orch_template::selection::{SelectionSchedule, schedule};
-use orch_template::{gpu, scatter, selection};
+use orch_template::{cumulative, gpu, scatter, selection};
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::target::GPU_TARGETS;
 use orch_thread::{BufferData, ExecOptions, interpret, validate_thread};
@@ -159,6 +159,44 @@ fn lines_in_order() {
         for sign in [-1.0, 1.0, 0.0] {
             case.check(&Tensor::from_vec([1, 300, 1], (0..300).map(|at| sign * at as f32).collect()));
         }
+    }
+}
+
+/// Sums and products of `[outer, extent, inner]` in all directions, under the chosen schedule and others.
+fn cumulative_case(op: ReduceOp, dtype: DType, shape: [usize; 3]) {
+    for (exclusive, reverse) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut graph = PrimGraph::new("g");
+        let x = graph.add_input("x", dtype, shape);
+        let kind = OpaqueKind::Cumulative(Cumulative { axis: 1, op, exclusive, reverse });
+        let results = vec![(dtype, Shape::from(shape))];
+        let y = graph.add(PrimOp::Opaque(Box::new(OpaqueOp { kind, results })), &[x]).unwrap();
+        graph.add_output("y", y);
+        let storage = Storage::as_stated(&graph, layouts::assign(&graph));
+        let program = CumulativeProgram::of(&graph, &[NodeId(0)], &storage, "test").unwrap();
+        for target in TARGETS {
+            let chosen = cumulative::CumulativeSchedule::of(&program, target);
+            let other = cumulative::CumulativeSchedule { outer: 2, columns: 5, steps: 3 };
+            for schedule in [chosen, other] {
+                let kernel = cumulative::lower(&program, &schedule, target);
+                let what = format!("{} {op:?} {dtype} {shape:?}: {schedule}", target.name);
+                check(&graph, &program.args, &kernel, &[repeated(dtype, &shape, 1)], &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_up_to_each_position() {
+    use DType::*;
+    for dtype in [F32, F64, F16, BF16, I32, I64, U8] {
+        cumulative_case(ReduceOp::Sum, dtype, [2, 37, 1]);
+        cumulative_case(ReduceOp::Sum, dtype, [3, 9, 21]);
+    }
+    for shape in [[1, 1, 1], [1, 3, 300], [5, 16, 2], [2, 17, 64], [1, 100, 7]] {
+        cumulative_case(ReduceOp::Sum, F32, shape);
+    }
+    for dtype in [F32, I64] {
+        cumulative_case(ReduceOp::Prod, dtype, [2, 5, 3]);
     }
 }
 

@@ -92,6 +92,12 @@ impl CpuTarget {
     }
 }
 
+/// True if vectors of elements so far apart are picked from the few consecutive vectors that they lie in, where all lanes take part:
+/// elements in reverse, or a few steps apart.
+pub fn is_short_stride(stride: i64) -> bool {
+    matches!(stride, -1 | 2..=4)
+}
+
 /// Capability numbers of a GPU target, and of the device at hand where it is known.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GpuTarget {

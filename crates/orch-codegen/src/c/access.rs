@@ -7,6 +7,7 @@ use super::types::{CType, in_memory};
 use crate::facts::Address;
 use orch_compute::BufferId;
 use orch_ir::DType;
+use orch_thread::target::is_short_stride;
 
 /// Where a load or store takes place.
 pub struct MemoryAccess {
@@ -50,6 +51,16 @@ impl FunctionEmitter<'_> {
         }
     }
 
+    /// The stride of a load of all lanes from few vectors.
+    fn short_stride(place: &MemoryAccess) -> Option<i32> {
+        match place.address {
+            Address::Strided(_, stride) if place.mask.is_none() => {
+                i32::try_from(stride).ok().filter(|_| is_short_stride(stride))
+            }
+            Address::Contiguous(_) | Address::Strided(..) | Address::Scattered(_) => None,
+        }
+    }
+
     /// A load of `lanes` elements.
     pub(super) fn load(&mut self, place: &MemoryAccess, lanes: usize) -> CValue {
         let stored = self.program.buffer(place.buffer).dtype;
@@ -61,6 +72,8 @@ impl FunctionEmitter<'_> {
                 Some(mask) => format!("({} ? {element} : 0)", mask.text),
                 None => element.to_owned(),
             }
+        } else if let Some(stride) = Self::short_stride(place) {
+            self.unit.apply(Op::LoadEvery(stride), dtype, lanes, &[&pointer])
         } else {
             let offsets = self.offsets(place, lanes);
             let mask = place.mask.clone().map(|mask| self.flags_for(mask, dtype));

@@ -178,7 +178,7 @@ const STEPS: &[GraphStep] = &[
 
 /// Opaque operations.
 const OPAQUE_STEPS: &[GraphStep] =
-    &[opaque::top_k, opaque::branch, opaque::repeat, opaque::scan, opaque::routine];
+    &[opaque::top_k, opaque::cumulative, opaque::branch, opaque::repeat, opaque::scan, opaque::routine];
 
 impl Generator<'_> {
     fn step(&mut self) {

@@ -2,8 +2,8 @@
 
 use super::{Generator, TensorFacts};
 use crate::{
-    BinaryFn, DType, OpaqueKind, OpaqueOp, PrimGraph, PrimOp, ScalarFn, ScanSpec, Shape, Tensor, TensorId,
-    UnaryFn,
+    BinaryFn, Cumulative, DType, OpaqueKind, OpaqueOp, PrimGraph, PrimOp, ReduceOp, ScalarFn, ScanSpec,
+    Shape, Tensor, TensorId, UnaryFn,
 };
 
 /// A tensor type.
@@ -46,6 +46,17 @@ pub fn top_k(g: &mut Generator<'_>) -> Option<TensorId> {
     let kind = OpaqueKind::TopK { axis, k, largest: g.rng.one_in(2), sorted: true };
     let facts = [g.facts(x), TensorFacts::exact(0.0, extent as f64)];
     g.opaque(kind, &[x], vec![(dtype, shape.clone()), (DType::I64, shape)], &facts)
+}
+
+/// Sums of the elements up to each position.
+pub fn cumulative(g: &mut Generator<'_>) -> Option<TensorId> {
+    let x = g.small_float()?;
+    let of = g.type_of(x);
+    let axis = g.rng.below(of.1.rank());
+    let reach = g.facts(x).magnitude() * of.1[axis] as f64;
+    let (exclusive, reverse) = (g.rng.one_in(2), g.rng.one_in(2));
+    let kind = OpaqueKind::Cumulative(Cumulative { axis, op: ReduceOp::Sum, exclusive, reverse });
+    g.opaque(kind, &[x], vec![of], &[TensorFacts::rounded(-reach, reach)])
 }
 
 /// A body `output = f(input)` for one tensor.

@@ -2,8 +2,9 @@
 
 use super::attr::{Attr, AttrError, Attrs, flag, float, graph, int, list, text, word};
 use crate::{
-    Activation, ActivationFn, Contract, ConvSpec, DType, OpaqueKind, OpaqueOp, PadMode, PrimOp, ROUTINES,
-    Recurrence, RecurrenceOperand, ReduceOp, RnnCell, RnnDirection, ScalarFn, ScanSpec, Shape, Window,
+    Activation, ActivationFn, Contract, ConvSpec, Cumulative, DType, OpaqueKind, OpaqueOp, PadMode, PrimOp,
+    ROUTINES, Recurrence, RecurrenceOperand, ReduceOp, RnnCell, RnnDirection, ScalarFn, ScanSpec, Shape,
+    Window,
 };
 
 /// The primitive of this name with these attributes; `results` are the types stated for its results.
@@ -155,6 +156,12 @@ fn opaque_kind(name: &str, attrs: &mut Attrs) -> Result<OpaqueKind, AttrError> {
             largest: attrs.required("largest", flag)?,
             sorted: attrs.required("sorted", flag)?,
         },
+        "cumulative" => OpaqueKind::Cumulative(Cumulative {
+            axis: attrs.required("axis", int)?,
+            op: attrs.required("op", |value| reduce_op(&word(value)?))?,
+            exclusive: attrs.required("exclusive", flag)?,
+            reverse: attrs.required("reverse", flag)?,
+        }),
         "if" => OpaqueKind::If {
             then_graph: attrs.required("then", graph)?,
             else_graph: attrs.required("else", graph)?,

@@ -1,7 +1,9 @@
 //! Primitives as a name and attributes. The inverse is [`build`](super::build).
 
 use super::attr::Attr;
-use crate::{Contract, ConvSpec, OpaqueKind, PadMode, PrimOp, Recurrence, ReduceOp, RnnCell, Window};
+use crate::{
+    Contract, ConvSpec, Cumulative, OpaqueKind, PadMode, PrimOp, Recurrence, ReduceOp, RnnCell, Window,
+};
 
 /// A primitive's attributes in printing order.
 pub type Described<'a> = Vec<(&'static str, Attr<'a>)>;
@@ -40,6 +42,7 @@ impl OpaqueKind {
     pub fn name(&self) -> String {
         match self {
             OpaqueKind::TopK { .. } => "top_k".to_owned(),
+            OpaqueKind::Cumulative(_) => "cumulative".to_owned(),
             OpaqueKind::If { .. } => "if".to_owned(),
             OpaqueKind::Loop { .. } => "loop".to_owned(),
             OpaqueKind::Scan { .. } => "scan".to_owned(),
@@ -158,6 +161,12 @@ fn opaque_attributes(kind: &OpaqueKind) -> Described<'_> {
             ("k", Attr::int(k)),
             flag_attribute("largest", *largest),
             flag_attribute("sorted", *sorted),
+        ],
+        OpaqueKind::Cumulative(Cumulative { axis, op, exclusive, reverse }) => vec![
+            axis_attribute(*axis),
+            ("op", Attr::word(op.name())),
+            flag_attribute("exclusive", *exclusive),
+            flag_attribute("reverse", *reverse),
         ],
         OpaqueKind::If { then_graph, else_graph } => {
             vec![("then", Attr::graph(then_graph)), ("else", Attr::graph(else_graph))]

@@ -1,13 +1,16 @@
 //! Invariants 7 and 8: opaque operations and the bodies of control flow.
 
 use super::{Checker, MAX_DEPTH, Type, list};
-use crate::{DType, NodeId, OpaqueKind, OpaqueOp, PrimGraph, ROUTINES, ScanSpec, Shape};
+use crate::{
+    Cumulative, DType, NodeId, OpaqueKind, OpaqueOp, PrimGraph, ROUTINES, ReduceOp, ScanSpec, Shape,
+};
 
 impl Checker {
     /// Checks an opaque operation of node `id` against the types of its operands.
     pub(super) fn opaque(&mut self, id: NodeId, op: &OpaqueOp, operands: &[Type]) {
         let outcome = match &op.kind {
             OpaqueKind::TopK { axis, k, .. } => top_k(operands, *axis, *k),
+            OpaqueKind::Cumulative(spec) => cumulative(operands, spec),
             OpaqueKind::Routine { name, .. } => match ROUTINES.contains(name) {
                 true => Ok(op.results.clone()),
                 false => Err(format!("there is no routine {name}")),
@@ -107,6 +110,16 @@ fn top_k(operands: &[Type], axis: usize, k: usize) -> Result<Vec<Type>, String> 
     dims[axis] = k;
     let shape = Shape::from(dims);
     Ok(vec![(*dtype, shape.clone()), (DType::I64, shape)])
+}
+
+fn cumulative(operands: &[Type], Cumulative { axis, op, .. }: &Cumulative) -> Result<Vec<Type>, String> {
+    let [(dtype, shape)] = operands else {
+        return Err(format!("one operand expected, {} given", operands.len()));
+    };
+    ensure(*axis < shape.rank(), || format!("axis {axis} of {shape}"))?;
+    ensure(matches!(op, ReduceOp::Sum | ReduceOp::Prod), || format!("a cumulative {}", op.name()))?;
+    ensure(*dtype != DType::Bool, || "a cumulative operation on booleans".to_owned())?;
+    Ok(operands.to_vec())
 }
 
 /// `(condition, captures..)`: both graphs take the captures and return the results.

@@ -4,7 +4,7 @@ use super::flat::{Nest, NestStage, StageWork};
 use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
 use orch_ir::{BinaryFn, DType, UnaryFn};
-use orch_thread::target::CpuTarget;
+use orch_thread::target::{CpuTarget, is_short_stride};
 
 /// The modelled cost of a nest.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -13,7 +13,10 @@ pub(crate) struct NestCost {
     pub cycles: f64,
 }
 
-/// Cycles per element of an access with a constant stride other than 0 and 1. Staging in tiles does not cost more.
+/// Cycles of each vector that a load of elements a few steps apart is picked from.
+const PICKED: f64 = 1.0;
+
+/// Cycles per element of another access with a constant stride other than 0 and 1. Staging in tiles does not cost more.
 const STRIDED: f64 = 1.2;
 
 /// The same where each lane is on a page of its own.
@@ -56,17 +59,28 @@ fn stage_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize
     vectors * point_cycles(nest, stage, Some((axis, lanes))) + lane_reductions
 }
 
+/// What an access does: constants may be packed in the order in which they are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AccessKind {
+    Load,
+    LoadOfConstant,
+    Store,
+}
+
 /// Cycles of a stage at one point, or at one vector of points.
 fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize)>) -> f64 {
     let roots = stage.roots();
     let axes = nest.axes.clone();
     let Nest { program, simplifier, constants, .. } = nest;
     let mut cycles = 0.5;
-    let mut access = |exprs: &mut Exprs, offset: ExprId, may_be_packed: bool| match vector {
+    let mut access = |exprs: &mut Exprs, offset: ExprId, kind: AccessKind| match vector {
         None => 0.5,
         Some((axis, lanes)) => match simplifier.stride(exprs, offset, axis) {
             Some(0 | 1) => 0.5,
-            Some(_) if may_be_packed => 0.5,
+            Some(_) if kind == AccessKind::LoadOfConstant => 0.5,
+            Some(stride) if kind == AccessKind::Load && is_short_stride(stride) => {
+                PICKED * stride.unsigned_abs() as f64
+            }
             Some(stride) if stride.unsigned_abs() >= PAGE_ELEMS => FAR * lanes as f64,
             Some(_) => STRIDED * lanes as f64,
             None if are_near(exprs, offset, &axes, (axis, lanes)) => NEAR * lanes as f64,
@@ -76,13 +90,15 @@ fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize
     for id in program.exprs.reachable(&roots) {
         cycles += match program.exprs.get(id) {
             &Expr::Load { buffer, offset, .. } => {
-                access(&mut program.exprs, offset, constants.contains(&buffer))
+                let is_constant = constants.contains(&buffer);
+                let kind = if is_constant { AccessKind::LoadOfConstant } else { AccessKind::Load };
+                access(&mut program.exprs, offset, kind)
             }
             _ => operation_cycles(&program.exprs, id),
         };
     }
     if let StageWork::Store { offset, .. } = stage.work {
-        cycles += 2.0 * access(&mut program.exprs, offset, false);
+        cycles += 2.0 * access(&mut program.exprs, offset, AccessKind::Store);
     }
     cycles
 }

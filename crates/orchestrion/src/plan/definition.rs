@@ -1,8 +1,11 @@
 //! What one kernel computes, before it has a schedule: a block program, or a primitive that is a kernel by itself.
 
 use orch_compute::block::Arg;
-use orch_compute::{BlockProgram, RecurrenceProgram, ScatterProgram, SelectionProgram, Storage, alone, fuse};
-use orch_ir::{NodeId, PrimGraph, PrimOp, TensorId};
+use orch_compute::{
+    BlockProgram, CumulativeProgram, RecurrenceProgram, ScatterProgram, SelectionProgram, Storage, alone,
+    fuse,
+};
+use orch_ir::{NodeId, OpaqueKind, PrimGraph, PrimOp, TensorId};
 
 /// The computation of one kernel.
 pub enum KernelDefinition {
@@ -12,6 +15,8 @@ pub enum KernelDefinition {
     Recurrence(RecurrenceProgram),
     /// A selection of the best along an axis, or sorting.
     Selection(SelectionProgram),
+    /// Sums or products up to each position of an axis.
+    Cumulative(CumulativeProgram),
     /// Scattering.
     Scatter(ScatterProgram),
 }
@@ -30,6 +35,9 @@ impl KernelDefinition {
             Some(PrimOp::Recurrence(_)) => {
                 return RecurrenceProgram::of(graph, nodes, outputs, storage, name).map(Self::Recurrence);
             }
+            Some(PrimOp::Opaque(opaque)) if matches!(opaque.kind, OpaqueKind::Cumulative(_)) => {
+                return CumulativeProgram::of(graph, nodes, storage, name).map(Self::Cumulative);
+            }
             Some(PrimOp::Opaque(_)) => {
                 return SelectionProgram::of(graph, nodes, outputs, storage, name).map(Self::Selection);
             }
@@ -45,6 +53,7 @@ impl KernelDefinition {
             Self::Block(block) => &block.args,
             Self::Recurrence(recurrence) => &recurrence.args,
             Self::Selection(selection) => &selection.args,
+            Self::Cumulative(cumulative) => &cumulative.args,
             Self::Scatter(scatter) => &scatter.args,
         }
     }
@@ -53,7 +62,7 @@ impl KernelDefinition {
     pub fn block(&self) -> Option<&BlockProgram> {
         match self {
             Self::Block(block) => Some(block),
-            Self::Recurrence(_) | Self::Selection(_) | Self::Scatter(_) => None,
+            Self::Recurrence(_) | Self::Selection(_) | Self::Cumulative(_) | Self::Scatter(_) => None,
         }
     }
 }

@@ -20,7 +20,7 @@ pub fn short_name(op: &PrimOp) -> String {
         PrimOp::Take { .. } | PrimOp::TakeAlong { .. } | PrimOp::GatherNd { .. } => "gather".to_owned(),
         PrimOp::ScatterAlong { .. } | PrimOp::ScatterNd { .. } => "scatter".to_owned(),
         PrimOp::Recurrence(recurrence) => recurrence.cell.name().to_owned(),
-        PrimOp::Opaque(_) => "opaque".to_owned(),
+        PrimOp::Opaque(opaque) => opaque.kind.name().replace('.', "_"),
         PrimOp::Broadcast { .. }
         | PrimOp::Transpose { .. }
         | PrimOp::Reshape { .. }

@@ -85,7 +85,7 @@ fn bodies_us(op: &PrimOp, inputs: &[&Shape]) -> f64 {
             let trips = scanned.and_then(|(shape, (axis, _))| shape.get(*axis)).copied().unwrap_or(1);
             trips as f64 * once(body)
         }
-        OpaqueKind::TopK { .. } | OpaqueKind::Routine { .. } => 0.0,
+        OpaqueKind::TopK { .. } | OpaqueKind::Cumulative(_) | OpaqueKind::Routine { .. } => 0.0,
     }
 }
 
@@ -115,6 +115,7 @@ fn operations(op: &PrimOp, inputs: &[&Shape], outputs: &[&Shape]) -> f64 {
             OpaqueKind::TopK { axis, .. } => {
                 COMPARISON * input(0) * inputs.first().map_or(1.0, |shape| extent(shape, *axis)).log2()
             }
+            OpaqueKind::Cumulative(_) => output,
             OpaqueKind::Routine { name, ints, .. } => match (*name, &ints[..]) {
                 // Four elements for each multiplication.
                 ("DeformConv", _) => 4.0 * output * weight(),

@@ -39,15 +39,18 @@ impl CFile {
     pub(super) fn split_body(&mut self, helper: Helper, params: &[Param], result: Option<CType>) -> String {
         let half = helper.lanes / 2;
         // Elements of a gather are addressed from the same base; other pointers advance.
-        let advances =
-            !matches!(helper.op, Op::Gather(_) | Op::GatherMasked(_) | Op::Scatter(_) | Op::ScatterMasked(_));
+        let advance = match helper.op {
+            Op::Gather(_) | Op::GatherMasked(_) | Op::Scatter(_) | Op::ScatterMasked(_) => 0,
+            Op::LoadEvery(stride) => half as i64 * i64::from(stride),
+            _ => half as i64,
+        };
         let halves: Vec<String> = [false, true]
             .into_iter()
             .map(|upper| {
                 let args: Vec<String> = (params.iter().zip(PARAMS))
                     .map(|(param, name)| match *param {
-                        Param::Source(_) | Param::Target(_) if upper && advances => {
-                            format!("({name} + {half})")
+                        Param::Source(_) | Param::Target(_) if upper && advance != 0 => {
+                            format!("({name} + {advance})")
                         }
                         Param::Count if upper => format!("{name} - {half}"),
                         Param::Value(ty) if ty.lanes() > 1 => self.half(ty, name, upper),
@@ -83,6 +86,7 @@ impl CFile {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let statement = match (helper.op, &args[..]) {
             (Op::LoadMasked, [from, flag]) => format!("if ({flag}) r[l] = {from}[l];"),
+            (Op::LoadEvery(stride), [from]) => format!("r[l] = {from}[l * {stride}];"),
             (Op::Gather(_), [from, offset]) => format!("r[l] = {from}[{offset}];"),
             (Op::GatherMasked(_), [from, offset, flag]) => format!("if ({flag}) r[l] = {from}[{offset}];"),
             (Op::StoreMasked, [to, value, flag]) => format!("if ({flag}) {to}[l] = {value};"),

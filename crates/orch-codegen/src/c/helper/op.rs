@@ -51,6 +51,8 @@ pub enum Op {
     Load,
     /// `(pointer, flags)`: 0 where the flag is false.
     LoadMasked,
+    /// `(pointer)`: elements at this distance, of which the first is the first lane's.
+    LoadEvery(i32),
     /// `(pointer, offsets)`, offsets of this type.
     Gather(DType),
     /// `(pointer, offsets, flags)`.

@@ -26,6 +26,7 @@ impl CFile {
                     _ => returns(format!("__builtin_shufflevector(a, b, {})", picked.join(", "))),
                 })
             }
+            Op::LoadEvery(stride) if lanes > 2 => Some(self.load_every(stride, dtype, lanes)),
             Op::Fma if !dtype.is_float() => {
                 let product = self.apply(Op::Binary(BinaryFn::Mul), dtype, lanes, &["a", "b"]);
                 Some(returns(self.apply(Op::Binary(BinaryFn::Add), dtype, lanes, &[&product, "c"])))
@@ -52,6 +53,42 @@ impl CFile {
             Op::Prefix => self.vector_prefix(dtype, lanes),
             _ => None,
         }
+    }
+
+    /// Elements at a distance, picked from consecutive vectors. The last of these ends with the last element, so that nothing beyond
+    /// it is read. A gather takes the time of an access to each element, and no element is prefetched.
+    fn load_every(&mut self, stride: i32, dtype: DType, lanes: usize) -> String {
+        let name = self.type_name(CType::Num(dtype, lanes));
+        let vectors = stride.unsigned_abs() as usize;
+        let last = vectors * (lanes - 1);
+        // Offsets from the lowest element, which is the last lane's if the stride is negative.
+        let first_of = |vector: usize| if vector + 1 == vectors { last + 1 - lanes } else { vector * lanes };
+        let lowest = if stride < 0 { format!("(a - {last})") } else { "a".to_owned() };
+        let element_of = |lane: usize| vectors * if stride < 0 { lanes - 1 - lane } else { lane };
+        let vector_of = |lane: usize| (element_of(lane) / lanes).min(vectors - 1);
+        let mut loads = Vec::new();
+        for vector in 0..vectors {
+            loads.push(self.apply(Op::Load, dtype, lanes, &[&format!("({lowest} + {})", first_of(vector))]));
+        }
+        let within = |lane: usize| element_of(lane) - first_of(vector_of(lane));
+        let first: Vec<String> = (0..lanes)
+            .map(|lane| within(lane) + if vector_of(lane) == 1 { lanes } else { 0 })
+            .map(|position| position.to_string())
+            .collect();
+        let second = loads.get(1).unwrap_or(&loads[0]);
+        let mut body = format!(
+            "    {name} r = __builtin_shufflevector({}, {second}, {});\n",
+            loads[0],
+            first.join(", ")
+        );
+        for (vector, load) in loads.iter().enumerate().skip(2) {
+            let picked: Vec<String> = (0..lanes)
+                .map(|lane| if vector_of(lane) == vector { lanes + within(lane) } else { lane })
+                .map(|position| position.to_string())
+                .collect();
+            body += &format!("    r = __builtin_shufflevector(r, {load}, {});\n", picked.join(", "));
+        }
+        body + "    return r;\n"
     }
 
     fn vector_unary(&mut self, f: UnaryFn, dtype: DType, lanes: usize) -> Option<String> {

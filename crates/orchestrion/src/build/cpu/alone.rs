@@ -1,9 +1,11 @@
-//! The cost of selections and scattering on a CPU.
+//! The cost of selections, cumulative sums and scattering on a CPU.
 
 use crate::plan::kernel::{KernelEstimate, KernelWork};
-use orch_compute::{Arg, ScatterIndex, ScatterProgram, SelectionProgram};
+use orch_compute::{Arg, CumulativeProgram, ScatterIndex, ScatterProgram, SelectionProgram};
+use orch_template::cumulative::CumulativeSchedule;
 use orch_template::scatter::ScatterSchedule;
 use orch_template::selection::schedule;
+use orch_thread::target::CpuTarget;
 use orch_tune::MachineModel;
 
 /// 10^9 per second, in 1 per microsecond.
@@ -22,6 +24,16 @@ const INDEX_NS: f64 = 1.0;
 pub fn selection(program: &SelectionProgram, figures: &MachineModel) -> KernelEstimate {
     let schedule = schedule(program);
     let task_us = schedule.line_cycles(program) * schedule.lines as f64 / CYCLES_PER_US;
+    estimate(&program.args, (schedule.tasks(program), task_us), figures)
+}
+
+/// Each thread goes along some lines.
+pub fn cumulative(program: &CumulativeProgram, target: &CpuTarget, figures: &MachineModel) -> KernelEstimate {
+    let schedule = CumulativeSchedule::of(program, target);
+    let bytes: usize = program.args.iter().map(|arg| arg.dtype.size_bytes()).sum();
+    let moved = bytes * schedule.outer * program.extent * schedule.columns;
+    let moved_us = moved as f64 / (GIGA_TO_MICRO * figures.memory_gbs_core);
+    let task_us = moved_us.max(schedule.task_cycles(program, target) / CYCLES_PER_US);
     estimate(&program.args, (schedule.tasks(program), task_us), figures)
 }
 

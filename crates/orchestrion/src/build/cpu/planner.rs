@@ -22,10 +22,10 @@ use orch_thread::count::count;
 /// 10^9 per second, in 1 per microsecond.
 const GIGA_TO_MICRO: f64 = 1e3;
 
-/// What is sorted and scattered by comparisons, which are fused with what is around them. The kernels for the rest sort 16 elements
-/// in as many steps as comparing all pairs takes vectors, and scatter while they copy.
+/// What is sorted and scattered by comparisons and cumulated by masked sums, which are fused with what is around them. The kernels for
+/// the rest sort 16 elements in as many steps as comparing all pairs takes vectors, and scatter while they copy.
 const EXPANDED: ExpandLimits =
-    ExpandLimits { sorted: 16, scattered: 1 << 22, pairs_of_element: 1, split: None };
+    ExpandLimits { sorted: 16, scattered: 1 << 22, pairs_of_element: 1, cumulated: 16, split: None };
 
 impl Planner for Cpu {
     fn info(&self) -> &TargetInfo {
@@ -52,6 +52,9 @@ impl Planner for Cpu {
                 return Some(recurrence::estimate(program, &self.target, &self.figures));
             }
             KernelDefinition::Selection(program) => return Some(alone::selection(program, &self.figures)),
+            KernelDefinition::Cumulative(program) => {
+                return Some(alone::cumulative(program, &self.target, &self.figures));
+            }
             KernelDefinition::Scatter(program) => return Some(alone::scatter(program, &self.figures)),
         };
         let facts = facts(block, &self.target);
@@ -108,6 +111,9 @@ impl Planner for Cpu {
             }
             KernelDefinition::Selection(program) => {
                 Some(orch_template::selection::design(program, &self.target))
+            }
+            KernelDefinition::Cumulative(program) => {
+                Some(orch_template::cumulative::design(program, &self.target))
             }
             KernelDefinition::Scatter(program) => Some(orch_template::scatter::design(program, &self.target)),
         };

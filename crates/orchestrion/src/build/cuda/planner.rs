@@ -43,6 +43,7 @@ const EXPANDED: ExpandLimits = ExpandLimits {
     sorted: 32,
     scattered: 1 << 28,
     pairs_of_element: usize::MAX,
+    cumulated: usize::MAX,
     split: Some(SplitLimits { longest: gpu::selection::MAX_LINE, part: 2 << 10 }),
 };
 
@@ -88,7 +89,7 @@ impl Planner for Cuda {
                     &self.figures,
                 ));
             }
-            KernelDefinition::Scatter(_) => return None,
+            KernelDefinition::Cumulative(_) | KernelDefinition::Scatter(_) => return None,
         };
         if !gpu::serves(block, &self.target, self.operands()) {
             return None;
@@ -136,7 +137,7 @@ impl Planner for Cuda {
             KernelDefinition::Selection(program) => {
                 gpu::selection::design(program, &self.target).into_iter().collect()
             }
-            KernelDefinition::Scatter(_) => Vec::new(),
+            KernelDefinition::Cumulative(_) | KernelDefinition::Scatter(_) => Vec::new(),
         }
     }
 

@@ -1,0 +1,70 @@
+//! Loads of elements at a distance, of all types and lanes, compiled against the interpreter. Buffers end with the last element that is
+//! loaded.
+
+mod support;
+
+use orch_codegen::c;
+use orch_ir::{DType, Tensor};
+use orch_thread::program::{Buffer, Scope, Stmt, ThreadProgram};
+use orch_thread::{BufferData, ExecOptions, interpret, validate_thread};
+
+/// `y = x[base + stride * lane]`, the last lane at the end of `x`, or at its start if the stride is negative.
+fn strided(dtype: DType, lanes: usize, stride: i64) -> (ThreadProgram, Vec<BufferData>) {
+    let last = stride.unsigned_abs() as usize * (lanes - 1);
+    let elems = last + 3;
+    let mut program = ThreadProgram::new(format!("{dtype}_{lanes}_{}", stride.rem_euclid(100)), 1);
+    let mut buffer = |name: &str, elems: usize, scope: Scope| {
+        program.add_buffer(Buffer { name: name.into(), dtype, elems, scope })
+    };
+    let (x, y) = (buffer("x", elems, Scope::Input), buffer("y", lanes, Scope::Output));
+    let exprs = &mut program.exprs;
+    let base = exprs.index(if stride < 0 { last as i64 } else { 2 });
+    let offset = exprs.ramp(base, stride, lanes);
+    let value = exprs.load(x, offset, lanes, None);
+    let zero = exprs.index(0);
+    program.body = vec![Stmt::Store { buffer: y, offset: zero, value, mask: None }];
+    assert_eq!(validate_thread(&program), Vec::<String>::new());
+    let values: Vec<f64> =
+        (0..elems).map(|at| if dtype == DType::Bool { (at % 3 == 0).into() } else { at as f64 }).collect();
+    let buffers = vec![
+        BufferData::from_tensor(&Tensor::from_f64(dtype, [elems], &values)),
+        BufferData::zeros(dtype, lanes),
+    ];
+    (program, buffers)
+}
+
+#[test]
+fn elements_at_a_distance_are_those_of_the_interpreter() {
+    use DType::*;
+    let mut programs = Vec::new();
+    for dtype in [F32, F64, F16, BF16, I32, I64, U8, Bool] {
+        for lanes in [2, 4, 8, 16, 32] {
+            for stride in [-2, -1, 2, 3, 4, 5] {
+                programs.push(strided(dtype, lanes, stride));
+            }
+        }
+    }
+    for toolchain in support::toolchains() {
+        let directory = support::directory(&format!("strides_{}", toolchain.target.name));
+        let inputs: Vec<(&ThreadProgram, &[BufferData])> =
+            programs.iter().map(|(program, buffers)| (program, &buffers[..])).collect();
+        let outputs = support::run_compiled(&inputs, &toolchain, &directory);
+        for ((program, buffers), given) in programs.iter().zip(&outputs) {
+            let mut expected = buffers.clone();
+            interpret(program, &mut expected, &ExecOptions::default()).unwrap();
+            assert_eq!(given[1].bytes, expected[1].bytes, "{}: {}", toolchain.target.name, program.name);
+        }
+        std::fs::remove_dir_all(directory).expect("the test made it");
+    }
+}
+
+#[test]
+fn few_steps_are_no_gathers() {
+    for target in orch_thread::target::CPU_TARGETS {
+        let text = |stride: i64| c::emit(&[&strided(DType::F32, 4, stride).0], target);
+        for stride in [-1, 2, 3, 4] {
+            assert!(!text(stride).contains("gather"), "{} {stride}", target.name);
+        }
+        assert!(text(5).contains("gather"), "{}", target.name);
+    }
+}
