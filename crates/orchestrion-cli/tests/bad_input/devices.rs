@@ -57,7 +57,7 @@ fn devices() {
         ),
         ("a device that is taken", "fail cuDevicePrimaryCtxRetain 46 0"),
         ("a device whose memory is taken", "fail cuDevicePrimaryCtxRetain 2 0"),
-        ("a device with too little memory for the model", "set memory_total 600"),
+        ("a device with too little memory for the model", "set memory_total 300"),
         ("a device with too little memory for a graph", "fail cuGraphLaunch 2 0"),
         ("a device of another generation", "set capability 80"),
         ("a driver older than the compiler", "fail cuModuleLoadData 222 0"),
@@ -74,14 +74,14 @@ fn devices() {
     let command = steered(&session, CHECKED, fault);
     session.observe_internal("an illegal address, looked for", CHECKED, command);
 
-    let command = steered(&session, IN_A_ROW, "set memory_total 1500");
+    let command = steered(&session, IN_A_ROW, "set memory_total 400");
     session.observe("a device with too little memory for runs in a row", IN_A_ROW, command);
     let output = session.command(IN_A_ROW).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && said.starts_with("median 5.0 us, best 5.0 us of "), "{said}");
 
     // A plan that is made by measured times needs the memory of each kernel alone.
-    let command = steered(&session, TUNED, "set memory_total 600");
+    let command = steered(&session, TUNED, "set memory_total 300");
     session.observe("a device with too little memory to measure kernels", TUNED, command);
     let command = steered(&session, TUNED, "fail cuDevicePrimaryCtxRetain 214 0");
     session.observe("a device that is lost before kernels are measured", TUNED, command);

@@ -259,9 +259,9 @@ fn padded(len_bytes: usize) -> usize {
 /// Adds to an out-of-memory error how much the whole program needs: the allocation that fails may be a small part of it.
 fn with_total(error: CudaError, program: &Program) -> CudaError {
     let CudaError::OutOfMemory { doing, needed_bytes, free_bytes, total_bytes } = error else { return error };
-    let constants = program.constants.iter().map(|bytes| bytes.len());
+    let constants = program.constants.iter().map(|bytes| padded(bytes.len()));
     let ports = program.input_bytes.iter().chain(&program.output_bytes).copied();
-    let in_all = constants.chain(ports).map(padded).fold(program.arena_bytes, usize::saturating_add);
+    let in_all = constants.chain(ports).fold(program.arena_bytes, usize::saturating_add);
     let doing = format!("{doing} (all tensors together take {})", size(in_all));
     CudaError::OutOfMemory { doing, needed_bytes, free_bytes, total_bytes }
 }

@@ -62,7 +62,7 @@ fn want_of_memory_says_for_what() {
     };
     let text = error(large);
     assert!(
-        text.contains("for inputs (all tensors together take 1468 bytes): 400 bytes needed, 44 bytes of"),
+        text.contains("for inputs (all tensors together take 1356 bytes): 400 bytes needed, 44 bytes of"),
         "{text}"
     );
     let text = error(Program { input_bytes: vec![usize::MAX; 2], ..Program::default() });
