@@ -3,19 +3,20 @@
 use crate::alone::{operand_arg, result_arg};
 use crate::block::Arg;
 use crate::expr::ArgId;
+use crate::fuse::compute_type;
 use crate::storage::Storage;
 use orch_ir::{Cumulative, DType, NodeId, OpaqueKind, PrimGraph, PrimOp};
 
-/// One kernel's cumulative sums or products: of every line of `x [outer, extent, inner]` along the extent, into `y` of that shape.
+/// One kernel's cumulative sums or products: of `x [outer, extent, inner]` along the extent, into `y` of that shape.
 #[derive(Clone, Debug)]
 pub struct CumulativeProgram {
     /// A name for people, also the stem of the C function's name.
     pub name: String,
-    /// Lines before one another.
+    /// Product of the extents before the axis.
     pub outer: usize,
-    /// Elements of a line, at least 1.
+    /// Extent of the axis, at least 1.
     pub extent: usize,
-    /// Lines beside one another: the distance between elements of a line.
+    /// Product of the extents after the axis: elements from one position to the next.
     pub inner: usize,
     /// What is combined, in which direction.
     pub spec: Cumulative,
@@ -63,9 +64,6 @@ impl CumulativeProgram {
 
     /// The type in which elements accumulate.
     pub fn accumulator_type(&self) -> DType {
-        match self.arg(Self::Y).dtype {
-            DType::F16 | DType::BF16 => DType::F32,
-            dtype => dtype,
-        }
+        compute_type(self.arg(Self::Y).dtype)
     }
 }

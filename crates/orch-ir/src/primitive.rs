@@ -4,7 +4,7 @@
 //! nothing once fused. Shape and type rules are in [`infer`](mod@crate::infer); semantics are the interpreter's
 //! (`orch-interp`).
 
-use crate::{DType, OpaqueOp, Recurrence, ScalarFn, Shape};
+use crate::{BinaryFn, DType, OpaqueOp, Recurrence, ScalarFn, Shape};
 
 /// What a node of a [`PrimGraph`](crate::PrimGraph) computes. Axes are counted from 0, never negative.
 #[derive(Clone, PartialEq, Debug)]
@@ -187,6 +187,17 @@ impl ReduceOp {
     /// True for [`ReduceOp::ArgMax`] and [`ReduceOp::ArgMin`], whose result is `i64`.
     pub fn is_arg(self) -> bool {
         matches!(self, ReduceOp::ArgMax { .. } | ReduceOp::ArgMin { .. })
+    }
+
+    /// The function that combines two values; `None` of arg-reductions, which keep a position.
+    pub fn combining(self) -> Option<BinaryFn> {
+        match self {
+            ReduceOp::Sum => Some(BinaryFn::Add),
+            ReduceOp::Prod => Some(BinaryFn::Mul),
+            ReduceOp::Max => Some(BinaryFn::Max),
+            ReduceOp::Min => Some(BinaryFn::Min),
+            ReduceOp::ArgMax { .. } | ReduceOp::ArgMin { .. } => None,
+        }
     }
 
     /// The result type for elements of `dtype`.

@@ -291,9 +291,15 @@ impl MuGraph {
         &self.shapes
     }
 
-    /// The number of kernels. What has no operands is no kernel: the kernel that reads a mask computes it.
+    /// The number of kernels.
     pub fn kernels(&self) -> usize {
-        self.nodes.iter().filter(|node| !node.args().is_empty()).count()
+        self.kernel_nodes().count()
+    }
+
+    /// The kernels in order, with the first tensor that each defines. What has no operands is no kernel: the kernel that reads a mask
+    /// computes it.
+    pub fn kernel_nodes(&self) -> impl Iterator<Item = (TensorId, &Node)> {
+        self.nodes().filter(|(_, node)| !node.args().is_empty())
     }
 }
 

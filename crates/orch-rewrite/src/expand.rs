@@ -98,6 +98,18 @@ struct Emit<'a> {
     graph: &'a mut PrimGraph,
 }
 
+/// The value that combining with changes nothing; `None` for reductions that no mask stands for: of arg-reductions, and of integers to
+/// their largest or least, whose types have no infinity.
+fn identity(op: ReduceOp, dtype: DType) -> Option<f64> {
+    match op {
+        ReduceOp::Sum => Some(0.0),
+        ReduceOp::Prod => Some(1.0),
+        ReduceOp::Max if dtype.is_float() => Some(f64::NEG_INFINITY),
+        ReduceOp::Min if dtype.is_float() => Some(f64::INFINITY),
+        _ => None,
+    }
+}
+
 impl Emit<'_> {
     fn add(&mut self, op: PrimOp, operands: &[TensorId]) -> TensorId {
         self.graph.add(op, operands).expect("operands are made for the primitive")
@@ -411,13 +423,7 @@ impl Emit<'_> {
         op: ReduceOp,
     ) -> Option<TensorId> {
         let dtype = self.graph.dtype(old);
-        let (function, identity) = match op {
-            ReduceOp::Sum => (BinaryFn::Add, 0.0),
-            ReduceOp::Prod => (BinaryFn::Mul, 1.0),
-            ReduceOp::Max if dtype.is_float() => (BinaryFn::Max, f64::NEG_INFINITY),
-            ReduceOp::Min if dtype.is_float() => (BinaryFn::Min, f64::INFINITY),
-            _ => return None,
-        };
+        let (function, identity) = (op.combining()?, identity(op, dtype)?);
         // Each update is rounded by itself in narrow types, so that they differ from a sum in f32.
         if dtype == DType::Bool || matches!(dtype, DType::F16 | DType::BF16) {
             return None;

@@ -1,8 +1,24 @@
-//! Index expressions bound to readable names in thread programs.
+//! Index expressions bound to readable names in thread programs, and tensor arguments to buffers.
 
-use orch_compute::expr::{ExprId, VarId};
+use orch_compute::block::Arg;
+use orch_compute::expr::{ArgId, ExprId, VarId};
 use orch_compute::simplify::simplify;
-use orch_thread::program::{Stmt, ThreadProgram};
+use orch_thread::kernel::{Binding, Kernel};
+use orch_thread::program::{Buffer, Scope, Stmt, ThreadProgram};
+
+/// Adds a buffer for each argument to a program that has none: argument `i` is buffer `i`.
+pub(crate) fn add_arguments(program: &mut ThreadProgram, args: &[Arg]) {
+    for (number, arg) in args.iter().enumerate() {
+        let (name, scope) = (format!("arg{number}"), Scope::from(arg.role));
+        program.add_buffer(Buffer { name, dtype: arg.dtype, elems: arg.shape.elems(), scope });
+    }
+}
+
+/// The kernel of a program whose buffers are those of [`add_arguments`].
+pub(crate) fn bound_kernel(program: ThreadProgram, args: &[Arg]) -> Kernel {
+    let bindings = (0..args.len()).map(|arg| Binding::Arg(ArgId::new(arg))).collect();
+    Kernel { program, bindings }
+}
 
 /// Binds an expression with values `0..extent` to a variable.
 pub(crate) fn bind_var(

@@ -1,44 +1,44 @@
-//! Template for sums and products up to each position on CPUs: a task goes along some lines, those beside one another in vectors.
+//! Template for cumulative sums and products on CPUs: a task scans some lines of `x [outer, extent, inner]` along the extent, one vector
+//! lane for each of `columns` neighbouring inner indices.
 //!
 //! ```text
-//! acc = neutral
-//! for some positions of the lines:          partial[0] = x[0],  partial[i] = partial[i - 1] + x[i]
+//! acc = identity
+//! for each chunk of `steps` positions:      partial[0] = x[0],  partial[i] = partial[i - 1] + x[i]
 //!                                           y[i] = acc + partial[i];  acc = y[last]
 //! ```
 //!
-//! Partial sums of different positions do not depend on each other, so that few lines do not wait for one addition after the other.
+//! Only the last addition of a chunk depends on the chunk before: `acc` is waited for once in `steps` positions.
 
-use crate::Design;
+use crate::bind::{add_arguments, bind_value, bound_kernel};
+use crate::nest::identity::identity;
+use crate::{Design, TASK_CYCLES};
 use orch_compute::CumulativeProgram;
-use orch_compute::expr::{ArgId, BufferId, ExprId, VarId};
-use orch_ir::{BinaryFn, ReduceOp};
-use orch_thread::kernel::{Binding, Kernel};
-use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
+use orch_ir::BinaryFn;
+use orch_thread::kernel::Kernel;
+use orch_thread::program::{LoopKind, Stmt, ThreadProgram};
 use orch_thread::target::CpuTarget;
 use std::fmt;
 
-/// How cumulative sums are cut into tasks.
+/// How a cumulative operation is cut into tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CumulativeSchedule {
     /// Outer indices of a task.
     pub outer: usize,
-    /// Lines beside one another of a task.
+    /// Neighbouring inner indices of a task.
     pub columns: usize,
-    /// Positions whose sums are made before those of the positions before are added.
+    /// Positions of a chunk, which are combined before the accumulator is.
     pub steps: usize,
 }
 
 /// Vectors of accumulators.
 const MAX_VECTORS: usize = 8;
 
-/// Vectors of operands that are in registers beside them.
+/// Vectors of operands in registers beside the accumulators.
 const VECTORS_IN_FLIGHT: usize = 8;
 
 /// Longest vector.
 const MAX_LANES: usize = 32;
-
-/// Least modelled cycles of a task.
-const TASK_CYCLES: f64 = 20_000.0;
 
 /// The text is the key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for CumulativeSchedule {
@@ -69,7 +69,7 @@ impl CumulativeSchedule {
 
     /// Modelled cycles of a task whose lines are in L1.
     pub fn task_cycles(&self, program: &CumulativeProgram, target: &CpuTarget) -> f64 {
-        /// Of a vector or scalar, and of adding to an accumulator, which the next position waits for.
+        /// Cycles of the work on a vector or scalar, and until the accumulator can be used again.
         const VECTOR: f64 = 1.0;
         const WAIT: f64 = 4.0;
         let vectors = pieces(self.columns, lanes(program, target)).len();
@@ -105,15 +105,11 @@ pub fn design(program: &CumulativeProgram, target: &CpuTarget) -> Design {
 /// Lowers a cumulative operation under a schedule.
 pub fn lower(cumulative: &CumulativeProgram, schedule: &CumulativeSchedule, target: &CpuTarget) -> Kernel {
     let mut program = ThreadProgram::new(&cumulative.name, schedule.tasks(cumulative));
-    for (number, arg) in cumulative.args.iter().enumerate() {
-        let (name, scope) = (format!("arg{number}"), Scope::from(arg.role));
-        program.add_buffer(Buffer { name, dtype: arg.dtype, elems: arg.shape.elems(), scope });
-    }
+    add_arguments(&mut program, &cumulative.args);
     let mut emitter = Emitter { cumulative, schedule: *schedule, lanes: lanes(cumulative, target), program };
     let body = emitter.task();
     emitter.program.body = body;
-    let bindings = (0..cumulative.args.len()).map(|arg| Binding::Arg(ArgId::new(arg))).collect();
-    Kernel { program: emitter.program, bindings }
+    bound_kernel(emitter.program, &cumulative.args)
 }
 
 struct Emitter<'a> {
@@ -123,7 +119,7 @@ struct Emitter<'a> {
     program: ThreadProgram,
 }
 
-/// A vector of lines beside one another: the offset of its first position, its lanes, what has accumulated.
+/// Neighbouring lines in the lanes of a vector: the offset of their first position, the lanes, the accumulator.
 #[derive(Clone, Copy)]
 struct Lines {
     first: ExprId,
@@ -145,7 +141,7 @@ impl Emitter<'_> {
         let (var, index) = exprs.fresh_index("outer", outer);
         let base = exprs.linear_index(&[index, parts[1]], &[extent * inner, columns]);
         let mut body = Vec::new();
-        let base = self.bind(&mut body, "base", base);
+        let base = bind_value(&mut self.program, &mut body, "base", base);
         let rest = inner - (blocks - 1) * columns;
         if rest == columns {
             body.extend(self.lines(base, columns));
@@ -158,25 +154,19 @@ impl Emitter<'_> {
         vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }]
     }
 
-    fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId) -> ExprId {
-        let var = self.program.exprs.declare_register(name, self.program.exprs.ty(value));
-        body.push(Stmt::Let(var, value));
-        self.program.exprs.var(var)
-    }
-
-    /// Goes along so many lines beside one another.
+    /// Scans so many neighbouring lines.
     fn lines(&mut self, base: ExprId, columns: usize) -> Vec<Stmt> {
         let mut body = Vec::new();
         let lines: Vec<Lines> = pieces(columns, self.lanes)
             .into_iter()
             .map(|(column, lanes)| {
-                let neutral = if self.cumulative.spec.op == ReduceOp::Prod { 1.0 } else { 0.0 };
+                let identity = identity(self.cumulative.spec.op, self.cumulative.accumulator_type());
                 let exprs = &mut self.program.exprs;
                 let first = exprs.add_const(base, column as i64);
-                let neutral = exprs.constant(self.cumulative.accumulator_type(), neutral);
-                let neutral = exprs.splat(neutral, lanes);
-                let var = exprs.declare_register("acc", exprs.ty(neutral));
-                body.push(Stmt::Register(var, neutral));
+                let identity = exprs.add(Expr::Const(identity));
+                let identity = exprs.splat(identity, lanes);
+                let var = exprs.declare_register("acc", exprs.ty(identity));
+                body.push(Stmt::Register(var, identity));
                 Lines { first, lanes, acc: (var, exprs.var(var)) }
             })
             .collect();
@@ -198,10 +188,11 @@ impl Emitter<'_> {
         body
     }
 
-    /// Some positions of a vector of lines.
+    /// A chunk of positions of the lines of a vector.
     fn chunk(&mut self, body: &mut Vec<Stmt>, lines: Lines, (position, steps): (ExprId, usize)) {
         let spec = self.cumulative.spec;
-        let function = if spec.op == ReduceOp::Prod { BinaryFn::Mul } else { BinaryFn::Add };
+        // Arg-reductions are not cumulative.
+        let function = spec.op.combining().unwrap_or(BinaryFn::Add);
         let offsets: Vec<ExprId> = (0..steps).map(|step| self.offset(lines, position, step)).collect();
         let mut partial = None;
         let mut results = vec![lines.acc.1];
@@ -211,10 +202,10 @@ impl Emitter<'_> {
             let element = exprs.load(BufferId::new(CumulativeProgram::X.index()), offset, lines.lanes, None);
             let element = exprs.cast(wide, element);
             let sum = partial.map_or(element, |partial| exprs.binary(function, partial, element));
-            let sum = self.bind(body, "partial", sum);
+            let sum = bind_value(&mut self.program, body, "partial", sum);
             partial = Some(sum);
             let result = self.program.exprs.binary(function, lines.acc.1, sum);
-            results.push(self.bind(body, "result", result));
+            results.push(bind_value(&mut self.program, body, "result", result));
         }
         let last = results[steps];
         let stored = if spec.exclusive { &results[..steps] } else { &results[1..] };
@@ -226,7 +217,7 @@ impl Emitter<'_> {
         body.push(Stmt::Assign(lines.acc.0, last));
     }
 
-    /// The offset of a position of lines, counted in the direction of the sums.
+    /// The offset of a position of lines, counted in the direction of the scan.
     fn offset(&mut self, lines: Lines, position: ExprId, step: usize) -> ExprId {
         let CumulativeProgram { extent, inner, spec, .. } = *self.cumulative;
         let exprs = &mut self.program.exprs;

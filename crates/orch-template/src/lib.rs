@@ -20,6 +20,9 @@ use orch_compute::block::BlockProgram;
 use orch_thread::kernel::Kernel;
 use orch_thread::target::CpuTarget;
 
+/// Least modelled cycles of a task of a CPU kernel whose tasks may have any number of lines: less is spent on starting it.
+pub(crate) const TASK_CYCLES: f64 = 20_000.0;
+
 /// Lowers a block program with the first template that serves it, under the schedule that its model prefers.
 pub fn design(block: &BlockProgram, target: &CpuTarget) -> Option<Design> {
     contraction_design(block, target)

@@ -9,11 +9,12 @@
 //! look at all indices, so that there are few of them.
 
 use crate::Design;
+use crate::bind::{add_arguments, bound_kernel};
 use orch_compute::expr::{ArgId, BufferId, ExprId};
 use orch_compute::{ScatterIndex, ScatterProgram};
-use orch_ir::{BinaryFn, DType, ReduceOp};
-use orch_thread::kernel::{Binding, Kernel};
-use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use orch_ir::{DType, ReduceOp};
+use orch_thread::kernel::Kernel;
+use orch_thread::program::{LoopKind, Stmt, ThreadProgram};
 use orch_thread::target::CpuTarget;
 use std::fmt;
 
@@ -80,18 +81,14 @@ pub fn design(scatter: &ScatterProgram, target: &CpuTarget) -> Design {
 /// Lowers a scatter under a schedule.
 pub fn lower(scatter: &ScatterProgram, schedule: &ScatterSchedule, target: &CpuTarget) -> Kernel {
     let mut program = ThreadProgram::new(&scatter.name, schedule.tasks(scatter));
-    for (number, arg) in scatter.args.iter().enumerate() {
-        let (name, scope) = (format!("arg{number}"), Scope::from(arg.role));
-        program.add_buffer(Buffer { name, dtype: arg.dtype, elems: arg.shape.elems(), scope });
-    }
+    add_arguments(&mut program, &scatter.args);
     let lanes = target.lanes(scatter.arg(ScatterProgram::DATA).dtype.size_bytes()).min(MAX_COPY_LANES);
     let zero = program.exprs.index(0);
     let part = Part { outer: zero, rows: (zero, zero), columns: (zero, zero) };
     let mut emitter = Emitter { scatter, schedule: *schedule, lanes, program, part };
     let body = emitter.task();
     emitter.program.body = body;
-    let bindings = (0..scatter.args.len()).map(|arg| Binding::Arg(ArgId::new(arg))).collect();
-    Kernel { program: emitter.program, bindings }
+    bound_kernel(emitter.program, &scatter.args)
 }
 
 /// Longest vector of a copy.
@@ -262,7 +259,7 @@ impl Emitter<'_> {
     fn update(&mut self, to: ExprId, from: ExprId, lanes: usize) -> Stmt {
         let dtype = self.scatter.arg(ScatterProgram::DATA).dtype;
         let new = self.load(ScatterProgram::UPDATES, from, lanes);
-        let Some(function) = self.scatter.combine.map(combining) else {
+        let Some(function) = self.scatter.combine.and_then(ReduceOp::combining) else {
             return self.store(to, new);
         };
         let old = self.load(ScatterProgram::RESULT, to, lanes);
@@ -318,16 +315,5 @@ impl Emitter<'_> {
             body.extend(emitter.if_of_part(row, is_cut, stmts));
             body
         })
-    }
-}
-
-/// What combines two elements.
-fn combining(op: ReduceOp) -> BinaryFn {
-    match op {
-        ReduceOp::Prod => BinaryFn::Mul,
-        ReduceOp::Max => BinaryFn::Max,
-        ReduceOp::Min => BinaryFn::Min,
-        // Arg-reductions are no scatter's.
-        ReduceOp::Sum | ReduceOp::ArgMax { .. } | ReduceOp::ArgMin { .. } => BinaryFn::Add,
     }
 }

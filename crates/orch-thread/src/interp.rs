@@ -422,11 +422,7 @@ fn reduce_lanes(op: ReduceOp, dtype: DType, lanes: &[Number]) -> Option<Number> 
     let f = match op {
         ReduceOp::Sum if dtype == DType::Bool => BinaryFn::Or,
         ReduceOp::Prod if dtype == DType::Bool => BinaryFn::And,
-        ReduceOp::Sum => BinaryFn::Add,
-        ReduceOp::Prod => BinaryFn::Mul,
-        ReduceOp::Max => BinaryFn::Max,
-        ReduceOp::Min => BinaryFn::Min,
-        ReduceOp::ArgMax { .. } | ReduceOp::ArgMin { .. } => return None,
+        _ => op.combining()?,
     };
     let acc = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
     let mut values = lanes.to_vec();

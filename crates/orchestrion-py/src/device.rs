@@ -64,11 +64,7 @@ impl<'a, 'py> RunTensor<'a, 'py> {
         if self.given.gpu().is_some() {
             return Ok(DeviceInput::Device(self.on_device()));
         }
-        let view = match &self.order {
-            None => self.given.view(),
-            Some(order) => self.given.view_as(&order.shape, &order.strides),
-        };
-        view.map(DeviceInput::Host)
+        self.given.view_in(self.order.as_ref()).map(DeviceInput::Host)
     }
 }
 

@@ -159,10 +159,7 @@ impl PyGraph {
             .map(|(given, input)| Some(Order::of(given, input.order.as_ref()?)))
             .collect();
         let views: Vec<TensorView<'_>> = (inputs.iter().zip(&orders))
-            .map(|(given, order)| match order {
-                None => given.view(),
-                Some(Order { shape, strides }) => given.view_as(shape, strides),
-            })
+            .map(|(given, order)| given.view_in(order.as_ref()))
             .collect::<PyResult<_>>()?;
         let mut made: Vec<(Bound<'py, PyAny>, Given<'py>, Option<Order>)> = Vec::new();
         for (port, order) in self.made() {
@@ -175,12 +172,7 @@ impl PyGraph {
         let mut targets: Vec<TensorViewMut<'_>> = (made.iter_mut())
             .map(|(_, given, order)| {
                 // SAFETY: the memory is new, and each tensor has its own.
-                unsafe {
-                    match order {
-                        None => given.view_mut(),
-                        Some(Order { shape, strides }) => given.view_mut_as(shape, strides),
-                    }
-                }
+                unsafe { given.view_mut_in(order.as_ref()) }
             })
             .collect::<PyResult<_>>()?;
         if self.index_check.is_some() {

@@ -243,14 +243,15 @@ impl<'py> Given<'py> {
     /// # Errors
     /// `InputError` if it is malformed.
     pub fn view(&self) -> PyResult<TensorView<'_>> {
-        self.view_as(self.described.shape(), self.described.strides())
+        self.view_in(None)
     }
 
-    /// The tensor for reading, with its dimensions in another order: `shape` and `strides` are its own in that order.
+    /// The tensor for reading, with its dimensions in this order, if one is given.
     ///
     /// # Errors
     /// `InputError` if it is malformed.
-    pub fn view_as<'a>(&'a self, shape: &'a [usize], strides: &'a [isize]) -> PyResult<TensorView<'a>> {
+    pub fn view_in<'a>(&'a self, order: Option<&'a Order>) -> PyResult<TensorView<'a>> {
+        let (shape, strides) = self.arranged(order);
         // SAFETY: the object, and the capsule, are kept by `self`. Who writes to it from another thread meanwhile gets undefined
         // results, as of all libraries that release the interpreter's lock.
         let view = unsafe { TensorView::from_raw_parts(self.dtype, shape, strides, self.described.start()) };
@@ -266,25 +267,30 @@ impl<'py> Given<'py> {
     /// No other view of a run may reach memory that this one does.
     pub unsafe fn view_mut(&mut self) -> PyResult<TensorViewMut<'_>> {
         // SAFETY: the caller's promise.
-        unsafe { self.view_mut_as(self.described.shape(), self.described.strides()) }
+        unsafe { self.view_mut_in(None) }
     }
 
-    /// The tensor for writing, with its dimensions in another order.
+    /// The tensor for writing, with its dimensions in this order, if one is given.
     ///
     /// # Errors
     /// As [`Given::view_mut`].
     ///
     /// # Safety
     /// As [`Given::view_mut`].
-    pub unsafe fn view_mut_as<'a>(
-        &'a self,
-        shape: &'a [usize],
-        strides: &'a [isize],
-    ) -> PyResult<TensorViewMut<'a>> {
-        // SAFETY: as of `view_as`; the rest is the caller's promise.
+    pub unsafe fn view_mut_in<'a>(&'a self, order: Option<&'a Order>) -> PyResult<TensorViewMut<'a>> {
+        let (shape, strides) = self.arranged(order);
+        // SAFETY: as of `view_in`; the rest is the caller's promise.
         let view =
             unsafe { TensorViewMut::from_raw_parts(self.dtype, shape, strides, self.described.start()) };
         view.map_err(|error| errors::input(self.described.py(), &error.to_string()))
+    }
+
+    /// Its shape and strides in an order of its dimensions.
+    fn arranged<'a>(&'a self, order: Option<&'a Order>) -> (&'a [usize], &'a [isize]) {
+        match order {
+            None => (self.shape(), self.strides()),
+            Some(Order { shape, strides }) => (shape, strides),
+        }
     }
 }
 

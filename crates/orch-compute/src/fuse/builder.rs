@@ -72,7 +72,7 @@ pub(super) struct Builder<'a> {
 }
 
 /// The type in which elements of `dtype` are computed.
-pub(super) fn compute_type(dtype: DType) -> DType {
+pub(crate) fn compute_type(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         other => other,

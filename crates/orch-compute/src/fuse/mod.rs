@@ -34,6 +34,7 @@ use axes::Splits;
 use builder::Builder;
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, TensorId};
 
+pub(crate) use builder::compute_type;
 pub use error::CannotFuse;
 pub use layout_ops::has_formula;
 

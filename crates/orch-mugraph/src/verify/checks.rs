@@ -48,8 +48,8 @@ pub(crate) enum Check {
     SameExponents,
 }
 
-/// Which checks are made.
-#[derive(Clone, Copy, Debug)]
+/// Which checks are made: all of them by default.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Checks {
     /// A bit per check that is left out.
     left_out: u32,

@@ -50,7 +50,7 @@ pub(crate) fn isomorph(program: &MuGraph, candidate: &MuGraph, checks: Checks) -
         return None;
     }
     let own = tensors(program, &mut Classes::of(program))?;
-    let mut walk = Walk::under(checks);
+    let mut walk = Walk { checks, ..Walk::default() };
     walk.program(program, &own);
     let inputs: Vec<&Dims> = program.inputs().map(|(id, ..)| &own[id.index()]).collect();
     let theirs = walk.candidate(candidate, &inputs);
@@ -100,6 +100,7 @@ fn tensors(program: &MuGraph, classes: &mut Classes) -> Option<Vec<Dims>> {
 }
 
 /// What is found out about indices on the way through both programs.
+#[derive(Default)]
 struct Walk {
     checks: Checks,
     /// Indices that are not parallel.
@@ -113,11 +114,6 @@ struct Walk {
 }
 
 impl Walk {
-    fn under(checks: Checks) -> Walk {
-        let (serial, tiled, grids, masks) = Default::default();
-        Walk { checks, serial, tiled, grids, masks }
-    }
-
     fn refuse(&mut self, check: Check, dims: impl IntoIterator<Item = Option<Index>>) {
         if self.checks.make(check) {
             self.serial.extend(dims.into_iter().flatten());
@@ -384,12 +380,11 @@ fn cut_candidate(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parse;
 
     fn isomorph(program: &MuGraph, candidate: &MuGraph) -> Option<Isomorph> {
         super::isomorph(program, candidate, Checks::ALL)
     }
-
-    use crate::parse;
 
     const PROGRAM: &str = r#"mugraph "attention" {
         t0 = input "q" [6, 64, 16]

@@ -10,10 +10,8 @@
 //! y        [n]       =  within[b, i] + before[b]
 //! ```
 
-use super::{Emit, ExpandLimits};
-use orch_ir::{
-    BinaryFn, CompareFn, Cumulative, DType, PadMode, PrimOp, ReduceOp, ScalarFn, Shape, Tensor, TensorId,
-};
+use super::{Emit, ExpandLimits, identity};
+use orch_ir::{CompareFn, Cumulative, DType, PadMode, PrimOp, ScalarFn, Shape, Tensor, TensorId};
 
 /// Elements of a block of a long cumulative sum.
 const BLOCK: usize = 32;
@@ -34,15 +32,15 @@ impl Emit<'_> {
             return None;
         }
         if !matches!(dtype, DType::F16 | DType::BF16) {
-            return Some(vec![self.block_cumulative(x, spec)]);
+            return Some(vec![self.block_cumulative(x, spec)?]);
         }
         let wide = self.cast(DType::F32, x);
-        let results = self.block_cumulative(wide, spec);
+        let results = self.block_cumulative(wide, spec)?;
         Some(vec![self.cast(dtype, results)])
     }
 
     /// Within blocks, with what the blocks before come to.
-    fn block_cumulative(&mut self, x: TensorId, spec: Cumulative) -> TensorId {
+    fn block_cumulative(&mut self, x: TensorId, spec: Cumulative) -> Option<TensorId> {
         let shape = self.shape(x);
         let (axis, extent) = (spec.axis, shape[spec.axis]);
         if extent <= SHORT {
@@ -51,29 +49,30 @@ impl Emit<'_> {
         let blocks = extent.div_ceil(BLOCK);
         let (low, mut high) = (vec![0; shape.rank()], vec![0; shape.rank()]);
         high[axis] = blocks * BLOCK - extent;
-        let neutral = Tensor::from_f64(self.graph.dtype(x), Shape::scalar(), &[neutral(spec.op)]);
-        let neutral = self.graph.add_constant(neutral);
+        let dtype = self.graph.dtype(x);
+        let identity = Tensor::from_f64(dtype, Shape::scalar(), &[identity(spec.op, dtype)?]);
+        let identity = self.graph.add_constant(identity);
         let pad = PrimOp::Pad { mode: PadMode::Constant, low, high: high.clone() };
-        let padded = if high[axis] > 0 { self.add(pad, &[x, neutral]) } else { x };
+        let padded = if high[axis] > 0 { self.add(pad, &[x, identity]) } else { x };
         let joined = self.shape(padded);
         let mut split = joined.to_vec();
         split.splice(axis..=axis, [blocks, BLOCK]);
         let split = self.reshape(padded, split);
-        let within = self.short_cumulative(split, Cumulative { axis: axis + 1, ..spec });
+        let within = self.short_cumulative(split, Cumulative { axis: axis + 1, ..spec })?;
         let totals = self.reduce(spec.op, split, axis + 1);
-        let before = self.block_cumulative(totals, Cumulative { exclusive: true, ..spec });
+        let before = self.block_cumulative(totals, Cumulative { exclusive: true, ..spec })?;
         let before = self.repeated(before, axis + 1, BLOCK);
-        let results = self.binary(combining(spec.op), within, before);
+        let results = self.binary(spec.op.combining()?, within, before);
         let results = self.reshape(results, joined.to_vec());
         if high[axis] == 0 {
-            return results;
+            return Some(results);
         }
         let (starts, steps) = (vec![0; shape.rank()], vec![1; shape.rank()]);
-        self.add(PrimOp::Slice { starts, steps, sizes: shape.to_vec() }, &[results])
+        Some(self.add(PrimOp::Slice { starts, steps, sizes: shape.to_vec() }, &[results]))
     }
 
     /// The same for few elements: each result reads all of them.
-    fn short_cumulative(&mut self, x: TensorId, spec: Cumulative) -> TensorId {
+    fn short_cumulative(&mut self, x: TensorId, spec: Cumulative) -> Option<TensorId> {
         let (axis, extent) = (spec.axis, self.shape(x)[spec.axis]);
         // [.., position, element, ..]
         let elements = self.repeated(x, axis, extent);
@@ -86,27 +85,18 @@ impl Emit<'_> {
             (true, true) => CompareFn::Gt,
         };
         let is_combined = self.compare(side, element, position);
-        let nothing = self.full(self.graph.dtype(x), neutral(spec.op), &pairs);
+        let dtype = self.graph.dtype(x);
+        let nothing = self.full(dtype, identity(spec.op, dtype)?, &pairs);
         let combined = self.map(ScalarFn::Select, &[is_combined, elements, nothing]);
-        self.reduce(spec.op, combined, axis + 1)
+        Some(self.reduce(spec.op, combined, axis + 1))
     }
-}
-
-/// What does not change a sum or product.
-fn neutral(op: ReduceOp) -> f64 {
-    if op == ReduceOp::Prod { 1.0 } else { 0.0 }
-}
-
-/// What combines two elements of a cumulative sum or product.
-fn combining(op: ReduceOp) -> BinaryFn {
-    if op == ReduceOp::Prod { BinaryFn::Mul } else { BinaryFn::Add }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::is_the_same;
     use super::*;
-    use orch_ir::{OpaqueKind, OpaqueOp, PrimGraph};
+    use orch_ir::{OpaqueKind, OpaqueOp, PrimGraph, ReduceOp};
 
     #[test]
     fn cumulative_sums_are_masked_sums_of_blocks() {

@@ -9,14 +9,14 @@
 //! The network is not stable: ties are ordered by their positions. Longer lines than shared memory holds are for the graph to split.
 
 use crate::Design;
-use crate::bind::{bind_index, bind_value};
+use crate::bind::{add_arguments, bind_index, bind_value, bound_kernel};
 use crate::selection::order::KeyOrder;
 use orch_compute::SelectionProgram;
-use orch_compute::expr::{ArgId, BufferId, ExprId};
+use orch_compute::expr::{BufferId, ExprId};
 use orch_compute::simplify::simplify;
 use orch_ir::{BinaryFn, DType};
 use orch_thread::cta::{CtaStmt, MAX_THREADS, WARP};
-use orch_thread::kernel::{Binding, Kernel};
+use orch_thread::kernel::Kernel;
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use orch_thread::target::GpuTarget;
 
@@ -80,10 +80,7 @@ pub fn design(selection: &SelectionProgram, target: &GpuTarget) -> Option<Design
 pub fn lower(selection: &SelectionProgram, schedule: &GpuSelectionSchedule) -> Kernel {
     let mut program = ThreadProgram::new(&selection.name, selection.lines());
     let thread = program.set_cta(schedule.threads, 1);
-    for (number, arg) in selection.args.iter().enumerate() {
-        let (name, scope) = (format!("arg{number}"), Scope::from(arg.role));
-        program.add_buffer(Buffer { name, dtype: arg.dtype, elems: arg.shape.elems(), scope });
-    }
+    add_arguments(&mut program, &selection.args);
     let order = KeyOrder::of(selection);
     let mut shared = |name: &str, dtype: DType| {
         let (name, elems) = (name.to_owned(), schedule.length);
@@ -94,8 +91,7 @@ pub fn lower(selection: &SelectionProgram, schedule: &GpuSelectionSchedule) -> K
     let mut emitter = Emitter { selection, schedule: *schedule, order, program, keys, places, thread };
     let body = emitter.cta();
     emitter.program.body = body;
-    let bindings = (0..selection.args.len()).map(|arg| Binding::Arg(ArgId::new(arg))).collect();
-    Kernel { program: emitter.program, bindings }
+    bound_kernel(emitter.program, &selection.args)
 }
 
 struct Emitter<'a> {

@@ -32,7 +32,7 @@ pub(super) mod cost;
 mod cuts;
 pub(super) mod emit;
 pub(super) mod flat;
-mod identity;
+pub(super) mod identity;
 mod limits;
 pub(super) mod merge;
 pub(super) mod pack;

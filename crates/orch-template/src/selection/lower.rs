@@ -3,12 +3,13 @@
 use super::emitter::{PLACE, Pairs, SortEmitter};
 use super::order::KeyOrder;
 use super::schedule::SelectionSchedule;
+use crate::bind::{add_arguments, bound_kernel};
 use orch_compute::SelectionProgram;
 use orch_compute::expr::{ArgId, BufferId, ExprId, VarId};
 use orch_compute::simplify::simplify;
 use orch_ir::DType;
-use orch_thread::kernel::{Binding, Kernel};
-use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use orch_thread::kernel::Kernel;
+use orch_thread::program::{LoopKind, Stmt, ThreadProgram};
 use orch_thread::target::CpuTarget;
 
 /// Vectors of a chunk of a line that is passed over if nothing in it is selected.
@@ -18,17 +19,13 @@ const CHUNK_VECTORS: usize = 4;
 pub fn lower(selection: &SelectionProgram, schedule: &SelectionSchedule, target: &CpuTarget) -> Kernel {
     let order = KeyOrder::of(selection);
     let mut program = ThreadProgram::new(&selection.name, schedule.tasks(selection));
-    for (number, arg) in selection.args.iter().enumerate() {
-        let (name, scope) = (format!("arg{number}"), Scope::from(arg.role));
-        program.add_buffer(Buffer { name, dtype: arg.dtype, elems: arg.shape.elems(), scope });
-    }
+    add_arguments(&mut program, &selection.args);
     let lanes = target.lanes(order.key.size_bytes());
     let emitter = SortEmitter { program, order, schedule: *schedule, lanes };
     let mut lowering = Lowering { selection, emitter, base: ExprId(0), result: ExprId(0) };
     let body = lowering.task();
     lowering.emitter.program.body = body;
-    let bindings = (0..selection.args.len()).map(|arg| Binding::Arg(ArgId::new(arg))).collect();
-    Kernel { program: lowering.emitter.program, bindings }
+    bound_kernel(lowering.emitter.program, &selection.args)
 }
 
 struct Lowering<'a> {

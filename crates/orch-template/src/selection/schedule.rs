@@ -1,5 +1,6 @@
 //! How much of a line a selection sorts at a time, and what that takes.
 
+use crate::TASK_CYCLES;
 use orch_compute::SelectionProgram;
 use std::fmt;
 
@@ -21,9 +22,6 @@ const MAX_RUN: usize = 32;
 
 /// A line is sorted as a whole unless it has so many times the elements that are selected.
 const SELECTED_SHARE: usize = 4;
-
-/// Least modelled cycles of a task.
-const TASK_CYCLES: f64 = 20_000.0;
 
 /// The text is the key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for SelectionSchedule {

@@ -17,7 +17,6 @@ pub fn proved_parts(
         let PlannedPart { proof, substitute, columns } = part;
         let graph = substitute.proved.graph().ok()?;
         let [(output, _)] = graph.outputs() else { return None };
-        let defined = graph.nodes().filter(|(_, node)| !node.args().is_empty());
         let kernel = |(&step, (defines, _)): (&usize, (orch_mugraph::TensorId, _))| {
             let ColumnBody::Kernel { kernel, .. } = implementation.columns[step].body else { return None };
             let bindings = &implementation.kernels[kernel].design.kernel.bindings;
@@ -48,7 +47,7 @@ pub fn proved_parts(
             unstable: substitute.proved.unstable.clone(),
             inputs: inputs.map(|((_, name, _), view)| tensor(name, view)).collect(),
             output: tensor(output, &substitute.views.output),
-            kernels: columns.iter().zip(defined).map(kernel).collect::<Option<_>>()?,
+            kernels: columns.iter().zip(graph.kernel_nodes()).map(kernel).collect::<Option<_>>()?,
         })
     };
     implementation.parts.iter().filter_map(part).collect()

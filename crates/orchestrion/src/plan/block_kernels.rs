@@ -106,14 +106,13 @@ pub fn lowered_blocks<'a>(
     planner: &dyn Planner,
     limit: usize,
 ) -> Option<Vec<LoweredBlock<'a>>> {
-    let kernels = graph.nodes().filter(|(_, node)| !node.args().is_empty());
     let design = |(kernel, node): (orch_mugraph::TensorId, &'a Node)| {
         let Node::Block(block) = node else { return None };
         let request = Request { graph, kernel, stored, name: &name(block) };
         let designs = planner.design_mugraph(&request, limit);
         (!designs.is_empty()).then_some(LoweredBlock { kernel, block, designs })
     };
-    kernels.map(design).collect()
+    graph.kernel_nodes().map(design).collect()
 }
 
 /// `k_block_matmul_exp_sum_matmul`: the operators tell what runs.

@@ -175,13 +175,5 @@ pub fn mask_of(lanes: usize) -> String {
 
 /// The function that a reduction repeats.
 fn reduce_function(op: ReduceOp) -> BinaryFn {
-    match op {
-        ReduceOp::Sum => BinaryFn::Add,
-        ReduceOp::Prod => BinaryFn::Mul,
-        ReduceOp::Max => BinaryFn::Max,
-        ReduceOp::Min => BinaryFn::Min,
-        ReduceOp::ArgMax { .. } | ReduceOp::ArgMin { .. } => {
-            unreachable!("lanes are not arg-reduced; the validator reports it")
-        }
-    }
+    op.combining().unwrap_or_else(|| unreachable!("lanes are not arg-reduced; the validator reports it"))
 }

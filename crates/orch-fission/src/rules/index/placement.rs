@@ -6,7 +6,7 @@
 //! ```
 
 use crate::{Context, RuleError};
-use orch_ir::{BinaryFn, DType, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId};
+use orch_ir::{DType, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId};
 
 /// Positions of the largest tensor for which constants over the positions are made.
 const MAX_POSITIONS: usize = 1 << 22;
@@ -112,16 +112,9 @@ impl<'a> Placement<'a> {
     }
 
     fn combined(&self, ctx: &mut Context<'_>, old: TensorId, new: TensorId) -> Result<TensorId, RuleError> {
-        let function = match self.combine {
-            None => return Ok(new),
-            Some(ReduceOp::Sum) => BinaryFn::Add,
-            Some(ReduceOp::Prod) => BinaryFn::Mul,
-            Some(ReduceOp::Max) => BinaryFn::Max,
-            Some(ReduceOp::Min) => BinaryFn::Min,
-            Some(ReduceOp::ArgMax { .. } | ReduceOp::ArgMin { .. }) => {
-                return Err(RuleError::invalid("updates are not combined by position".to_owned()));
-            }
-        };
+        let Some(combine) = self.combine else { return Ok(new) };
+        let by_position = || RuleError::invalid("updates are not combined by position".to_owned());
+        let function = combine.combining().ok_or_else(by_position)?;
         ctx.map(ScalarFn::Binary(function), &[old, new])
     }
 }

@@ -100,7 +100,6 @@ impl HostInputs {
         };
         if self.slots.len() < SLOTS {
             self.slots.push(new()?);
-            self.next = 0;
             let last = self.slots.len() - 1;
             return Ok(&mut self.slots[last]);
         }

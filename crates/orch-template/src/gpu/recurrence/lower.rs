@@ -1,7 +1,7 @@
 //! Recurrences as thread programs of CTAs.
 
 use super::schedule::GpuRecurrenceSchedule;
-use crate::bind::{bind_index, bind_value, bind_var};
+use crate::bind::{add_arguments, bind_index, bind_value, bind_var, bound_kernel};
 use crate::recurrence::cell::{CellInputs, CellOutputs, CellWriter};
 use crate::recurrence::steps::{Pass, StatesAfter, TimeStep, passes, states_after, time_of};
 use orch_compute::expr::{ArgId, BufferId, ExprId, Type, VarId};
@@ -9,7 +9,7 @@ use orch_compute::recurrence::RecurrenceProgram;
 use orch_compute::simplify::simplify;
 use orch_ir::{DType, RecurrenceOperand, RnnCell};
 use orch_thread::cta::{CtaStmt, Location};
-use orch_thread::kernel::{Binding, Kernel};
+use orch_thread::kernel::Kernel;
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 
 /// Iterations along the K dimension whose loads are in flight together.
@@ -20,8 +20,7 @@ pub fn lower(recurrence: &RecurrenceProgram, schedule: &GpuRecurrenceSchedule) -
     let mut emitter = Emitter::new(recurrence, *schedule);
     let body = emitter.cta();
     emitter.program.body = body;
-    let bindings = (0..recurrence.args.len()).map(|arg| Binding::Arg(ArgId::new(arg))).collect();
-    Kernel { program: emitter.program, bindings }
+    bound_kernel(emitter.program, &recurrence.args)
 }
 
 /// Shared memory of a CTA.
@@ -72,10 +71,7 @@ impl<'a> Emitter<'a> {
         let mut program = ThreadProgram::new(&recurrence.name, schedule.ctas(recurrence));
         let thread = program.set_cta(schedule.threads(), schedule.cluster);
         let ty = recurrence.compute_type();
-        for (number, arg) in recurrence.args.iter().enumerate() {
-            let (name, scope) = (format!("arg{number}"), Scope::from(arg.role));
-            program.add_buffer(Buffer { name, dtype: arg.dtype, elems: arg.shape.elems(), scope });
-        }
+        add_arguments(&mut program, &recurrence.args);
         let cell = recurrence.spec.cell;
         let gates = cell.gates();
         let states = schedule.rows * recurrence.extents.hidden;

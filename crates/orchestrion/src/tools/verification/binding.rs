@@ -34,8 +34,7 @@ pub fn bound<'a>(part: &ProvedPart, manifest: &'a Manifest) -> Result<Bound<'a>,
     let certificate =
         manifest.proofs.get(part.proof).ok_or_else(|| of_part("there is no proof of it".to_owned()))?;
     let graph = texts(part, certificate).map_err(of_part)?;
-    let defined = graph.nodes().filter(|(_, node)| !node.args().is_empty());
-    let defined: Vec<(TensorId, &Node)> = defined.collect();
+    let defined: Vec<(TensorId, &Node)> = graph.kernel_nodes().collect();
     if defined.len() != part.kernels.len() {
         let (own, given) = (defined.len(), part.kernels.len());
         return Err(of_part(format!("its µGraph has {own} kernels, and {given} are bound to it")));
