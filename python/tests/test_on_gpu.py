@@ -1,0 +1,435 @@
+"""Tensors, streams, graphs and training on a real GPU: skipped where there is none."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import model, value
+from onnx import helper
+
+import orchestrion as orc
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+def _layers(rows: int, width: int = 256, depth: int = 4) -> tuple[Any, list[np.ndarray]]:
+    """`y = tanh(.. tanh(x @ w0) .. @ wn) `, and the weights."""
+    rng = np.random.default_rng(1)
+    weights = [rng.normal(0, width**-0.5, (width, width)).astype(np.float32) for _ in range(depth)]
+    nodes, at = [], "x"
+    for number in range(depth):
+        nodes.append(helper.make_node("MatMul", [at, f"w{number}"], [f"p{number}"]))
+        nodes.append(helper.make_node("Tanh", [f"p{number}"], [at := f"h{number}"]))
+    ports = [value("x", [rows, width])], [value(at, [rows, width])]
+    return model(nodes, *ports, {f"w{number}": weight for number, weight in enumerate(weights)}), weights
+
+
+def _expected(x: Any, weights: list[np.ndarray]) -> Any:
+    y = x.double()
+    for weight in weights:
+        y = torch.tanh(y @ torch.from_numpy(weight).to(x.device).double())
+    return y
+
+
+def _near(given: Any, expected: Any, tolerance: float = 1e-4) -> None:
+    assert given.shape == expected.shape
+    error = (given.double() - expected.double()).abs().max().item()
+    assert error <= tolerance * max(1.0, expected.double().abs().max().item()), error
+
+
+@pytest.fixture(scope="module")
+def layers(cache: str) -> tuple[Any, list[np.ndarray]]:
+    """An executable of 64 rows of 256, and its weights."""
+    made, weights = _layers(64)
+    return orc.compile(made, device="cuda", cache_dir=cache, progress=False), weights
+
+
+def _rows(seed: int, rows: int = 64, width: int = 256) -> Any:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)).cuda()
+
+
+def test_results_are_new_tensors_on_the_gpu(layers: Any) -> None:
+    executable, weights = layers
+    kept = []
+    for seed in range(50):
+        x = _rows(seed)
+        kept.append((x, executable(x)))
+    # All enqueued before one is looked at, and none is overwritten by a later call.
+    for x, y in kept:
+        assert y.is_cuda
+        _near(y, _expected(x, weights))
+
+
+def test_a_hundred_calls_in_flight_on_tensors_that_die_at_once(layers: Any) -> None:
+    executable, weights = layers
+    base = _rows(7)
+    results = [executable(base + step) for step in range(100)]
+    for step, y in enumerate(results):
+        _near(y, _expected(base + step, weights))
+
+
+def test_runs_follow_the_stream(layers: Any) -> None:
+    executable, weights = layers
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    x = _rows(3)
+    expected = [_expected(x * step, weights) for step in range(12)]
+    torch.cuda.synchronize()
+    results = []
+    for step in range(12):
+        with torch.cuda.stream(streams[step % 3]):
+            torch.cuda._sleep(2_000_000)
+            scaled = x * step
+            results.append(executable(scaled))
+    for stream in streams:
+        stream.synchronize()
+    for y, reference in zip(results, expected):
+        _near(y, reference)
+
+
+def test_a_call_does_not_wait(layers: Any) -> None:
+    executable, _ = layers
+    x = _rows(4)
+    executable(x)
+    torch.cuda.synchronize()
+    before = torch.cuda.Event()
+    torch.cuda._sleep(2_000_000_000)
+    before.record()
+    executable(x)
+    assert not before.query()
+    torch.cuda.synchronize()
+
+
+def test_a_graph_of_the_caller_holds_runs(layers: Any) -> None:
+    executable, weights = layers
+    x = _rows(5)
+    executable(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = executable(x)
+        z = executable(y)
+    for seed in range(5):
+        x.copy_(_rows(seed))
+        graph.replay()
+        other = executable(_rows(100 + seed))
+        _near(y, _expected(x, weights))
+        _near(z, _expected(_expected(x, weights), weights), 1e-3)
+        _near(other, _expected(_rows(100 + seed), weights))
+
+
+def test_a_graph_may_be_replayed_beside_other_runs(layers: Any) -> None:
+    executable, weights = layers
+    x = _rows(5)
+    executable(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = executable(x)
+    others = []
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    for seed in range(40):
+        graph.replay()
+        with torch.cuda.stream(stream):
+            others.append((seed, executable(_rows(seed))))
+    torch.cuda.synchronize()
+    _near(y, _expected(x, weights))
+    for seed, other in others:
+        _near(other, _expected(_rows(seed), weights))
+
+
+def test_misaligned_views_and_given_outputs(layers: Any) -> None:
+    executable, weights = layers
+    x = _rows(6)
+    for offset in (0, 1, 2, 3, 4, 0):
+        memory = torch.zeros(64 * 256 + 8, device="cuda")
+        view = memory[offset : offset + 64 * 256].view(64, 256)
+        view.copy_(x)
+        written = torch.zeros(64 * 256 + 8, device="cuda")
+        out = written[offset : offset + 64 * 256].view(64, 256)
+        assert executable(view, out=out) is out
+        _near(out, _expected(x, weights))
+        assert written[:offset].abs().sum() == 0 and written[offset + 64 * 256 :].abs().sum() == 0
+
+
+def test_tensors_of_the_host_and_of_the_gpu_in_turns(layers: Any) -> None:
+    executable, weights = layers
+    for seed in range(6):
+        x = _rows(seed)
+        given = x.cpu() if seed % 2 else x
+        y = executable(given)
+        assert y.is_cuda == given.is_cuda
+        _near(y.cuda(), _expected(x, weights))
+
+
+def test_threads_and_contexts(layers: Any) -> None:
+    executable, weights = layers
+    failures: list[BaseException] = []
+
+    def work(number: int, run: Callable[..., Any]) -> None:
+        try:
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                for step in range(30):
+                    x = _rows(100 * number + step)
+                    y = run(x)
+                    stream.synchronize()
+                    _near(y, _expected(x, weights))
+        except BaseException as error:  # noqa: BLE001 - told by the test's thread
+            failures.append(error)
+
+    runs = [executable, executable, executable.context(), executable.context()]
+    threads = [threading.Thread(target=work, args=(number, run)) for number, run in enumerate(runs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+def test_an_executable_may_go_while_its_run_is_in_flight(cache: str) -> None:
+    made, weights = _layers(64)
+    x = _rows(8)
+    results = []
+    for _ in range(5):
+        executable = orc.compile(made, device="cuda", cache_dir=cache, progress=False)
+        executable(x)
+        torch.cuda._sleep(50_000_000)
+        results.append(executable(x))
+        del executable
+        gc.collect()
+    for y in results:
+        _near(y, _expected(x, weights))
+
+
+def test_memory_is_flat(layers: Any) -> None:
+    executable, _ = layers
+    for _ in range(10):
+        executable(_rows(1))
+    torch.cuda.synchronize()
+    before, _ = torch.cuda.mem_get_info()
+    for seed in range(300):
+        executable(_rows(1)[torch.randperm(64, device="cuda")].contiguous())
+    torch.cuda.synchronize()
+    after, _ = torch.cuda.mem_get_info()
+    assert before - after <= 4 << 20
+
+
+# Of torch.compile
+
+
+class _Block(nn.Module):
+    """A block of a transformer with a mask, and a number of NumPy."""
+
+    def __init__(self, width: int = 128, heads: int = 4) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.heads = heads
+        self.temperature = np.power(width // heads, 0.5)
+
+    def forward(self, x: Any) -> Any:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = (q / self.temperature) @ k.transpose(-1, -2)
+        mask = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
+        probabilities = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+        x = x + self.out((probabilities @ v).transpose(1, 2).reshape(batch, length, width))
+        return x + self.mlp(x)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def _compiled(module: Any, cache: str, **options: Any) -> Any:
+    return torch.compile(module, backend="orchestrion", options={"cache_dir": cache, "strict": True, **options})
+
+
+def test_a_compiled_block_is_eagers(cache: str) -> None:
+    block = _Block().cuda().eval()
+    fast = _compiled(block, cache)
+    with torch.no_grad():
+        for seed in range(5):
+            torch.manual_seed(seed)
+            x = torch.randn(2, 64, 128, device="cuda")
+            block.temperature = np.float64(1 + seed)
+            _near(fast(x), copy.deepcopy(block).double()(x.double()))
+
+
+def test_changed_weights_count(cache: str) -> None:
+    block = _Block().cuda()
+    fast = _compiled(block, cache)
+    other = _Block().cuda()
+    x = torch.randn(2, 64, 128, device="cuda")
+
+    def check() -> None:
+        with torch.no_grad():
+            _near(fast(x), copy.deepcopy(block).double()(x.double()))
+
+    check()
+    block.load_state_dict(other.state_dict())
+    check()
+    block.out.weight.data.mul_(3)
+    check()
+    block.out.weight = nn.Parameter(torch.randn_like(block.out.weight))
+    check()
+    optimizer = torch.optim.AdamW(block.parameters(), lr=0.1, fused=True)
+    for _ in range(3):
+        block(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        check()
+
+
+def test_training_steps_are_eagers(cache: str) -> None:
+    eager = _Block().cuda()
+    trained = copy.deepcopy(eager)
+    fast = _compiled(trained, cache)
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.05) for module in (eager, trained)]
+    for step in range(4):
+        torch.manual_seed(step)
+        x = torch.randn(2, 64, 128, device="cuda")
+        losses = [module(x).square().mean() for module in (eager, fast)]
+        for loss, optimizer in zip(losses, optimizers):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        _near(losses[1], losses[0])
+    for given, expected in zip(trained.parameters(), eager.parameters()):
+        _near(given, expected, 1e-3)
+
+
+def test_two_forwards_before_two_backwards(cache: str) -> None:
+    eager = _Block().cuda()
+    trained = copy.deepcopy(eager)
+    fast = _compiled(trained, cache)
+    inputs = [torch.randn(2, 64, 128, device="cuda") for _ in range(2)]
+    for module in (eager, fast):
+        first, second = (module(x).square().mean() for x in inputs)
+        second.backward()
+        first.backward()
+    for given, expected in zip(trained.parameters(), eager.parameters()):
+        _near(given.grad, expected.grad, 1e-3)
+
+
+def test_changed_inputs_are_the_callers(cache: str) -> None:
+    def step(cache_rows: Any, x: Any, at: Any) -> Any:
+        cache_rows.index_copy_(0, at, torch.tanh(x) * 2)
+        return (cache_rows.relu() + 1).sum(-1)
+
+    fast = _compiled(step, cache)
+    rows = torch.randn(128, 64, device="cuda")
+    reference = rows.clone()
+    for start in (0, 5, 77):
+        at = torch.arange(start, start + 4, device="cuda")
+        x = torch.randn(4, 64, device="cuda")
+        _near(fast(rows, x, at), step(reference, x, at))
+        _near(rows, reference)
+
+
+def test_two_views_of_one_tensor(cache: str) -> None:
+    def step(a: Any, b: Any) -> Any:
+        a.add_(b.sigmoid())
+        return (a * b).tanh()
+
+    fast = _compiled(step, cache)
+    for _ in range(3):
+        memory = torch.randn(2, 64, 64, device="cuda")
+        reference = memory.clone()
+        _near(fast(memory[0], memory[1]), step(reference[0], reference[1]))
+        _near(memory, reference)
+
+
+def test_two_instances_share_code(cache: str) -> None:
+    blocks = [_Block().cuda().eval() for _ in range(2)]
+
+    @torch.compile(backend="orchestrion", options={"cache_dir": cache, "strict": True})
+    def run(block: Any, x: Any) -> Any:
+        return block(x) + 1
+
+    with torch.no_grad():
+        for _ in range(2):
+            for block in blocks:
+                x = torch.randn(2, 64, 128, device="cuda")
+                _near(run(block, x), copy.deepcopy(block).double()(x.double()) + 1)
+
+
+def test_a_captured_step_of_torch(cache: str) -> None:
+    block = _Block().cuda().eval()
+    fast = _compiled(block, cache)
+    x = torch.randn(2, 64, 128, device="cuda")
+    with torch.no_grad():
+        fast(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = fast(x)
+        for _ in range(3):
+            x.copy_(torch.randn_like(x))
+            graph.replay()
+            _near(y, copy.deepcopy(block).double()(x.double()))
+
+
+def test_record_stream_of_results(cache: str) -> None:
+    block = _Block().cuda().eval()
+    fast = _compiled(block, cache)
+    x = torch.randn(2, 64, 128, device="cuda")
+    side = torch.cuda.Stream()
+    with torch.no_grad():
+        expected = copy.deepcopy(block).double()(x.double())
+        for _ in range(10):
+            y = fast(x)
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(1_000_000)
+                doubled = y * 2
+            y.record_stream(side)
+            del y
+            torch.randn(2, 64, 128, device="cuda")
+            side.synchronize()
+            _near(doubled, 2 * expected)
+
+
+def test_half_precision_and_attention(cache: str) -> None:
+    class Attention(nn.Module):
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+    fast = _compiled(Attention(), cache)
+    for dtype in (torch.float16, torch.bfloat16):
+        tensors = [torch.randn(2, 4, 128, 64, device="cuda", dtype=dtype) for _ in range(3)]
+        with torch.no_grad():
+            _near(fast(*tensors), Attention()(*(tensor.double() for tensor in tensors)), 2e-2)
+
+
+def test_an_index_out_of_range_stops(cache: str) -> None:
+    """In a process of its own: the GPU's context is lost."""
+    import subprocess
+    import sys
+
+    code = f"""
+import torch
+table = torch.nn.Embedding(8, 64).cuda()
+fast = torch.compile(lambda i: table(i).tanh() * 2 + 1, backend="orchestrion", options={{"cache_dir": {cache!r}, "strict": True}})
+with torch.no_grad():
+    fast(torch.tensor([1, 2], device="cuda"))
+    torch.cuda.synchronize()
+    try:
+        y = fast(torch.tensor([1, 800000000], device="cuda"))
+        torch.cuda.synchronize()
+    except Exception as error:
+        print("stopped:", type(error).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "stopped:" in done.stdout, done.stdout + done.stderr
