@@ -38,7 +38,7 @@ impl Model {
     /// If the machine lacks a compiler, the target is not known, the work is cancelled, or the model meets a limit.
     pub fn compile(&self, options: &Options) -> Result<Artifact, Error> {
         let mut clock = StageClock::new(options);
-        let backend = &*clock.run("find compiler", || build::find(options))?;
+        let backend = &*clock.run("find compiler", || self.backend(options))?;
         // Fails now rather than after planning.
         backend.compiler()?;
         let mut planned = self.planned(backend, &mut clock, options)?;
@@ -66,6 +66,11 @@ impl Model {
         artifact.manifest.report.notes.extend(budget.note());
         artifact.manifest.report.stage_seconds = clock.seconds;
         Ok(artifact)
+    }
+
+    /// What makes kernels for the model.
+    fn backend(&self, options: &Options) -> Result<Box<dyn Backend>, Error> {
+        build::find(options, orch_compute::factors::half_factors(&self.graph))
     }
 
     /// A plan as an executable.
@@ -98,7 +103,7 @@ impl Model {
             model: self.info.clone(),
             device: info.device,
             target: info.name.clone(),
-            precision: options.precision,
+            precision: info.precision,
             machine: info.machine.clone(),
             kernel_compiler: backend.compiler()?,
             inputs,
@@ -125,7 +130,7 @@ impl Model {
     /// As [`Model::compile`].
     pub fn plan(&self, options: &Options) -> Result<Planned, Error> {
         let mut clock = StageClock::new(options);
-        let backend = clock.run("find compiler", || build::find(options))?;
+        let backend = clock.run("find compiler", || self.backend(options))?;
         Ok(self.planned(&*backend, &mut clock, options)?.swap_remove(0))
     }
 
@@ -135,7 +140,7 @@ impl Model {
     /// As [`Model::compile`].
     pub fn sources(&self, options: &Options) -> Result<Vec<Source>, Error> {
         let mut clock = StageClock::new(options);
-        let backend = clock.run("find compiler", || build::find(options))?;
+        let backend = clock.run("find compiler", || self.backend(options))?;
         let planned = self.planned(&*backend, &mut clock, options)?.swap_remove(0);
         clock.run("lower", || sources::sources(&*backend, &planned.implementation.kernels, options))
     }

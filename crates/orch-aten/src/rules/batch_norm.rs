@@ -49,16 +49,25 @@ fn affine(emitter: &mut Emitter, call: &Call, normalized: &Val) -> Emitted {
     Ok(emitter.cast(&y, call.dtype()?))
 }
 
-/// With the running statistics. Saved statistics are empty.
+/// With the running statistics. Saved statistics are empty on CPUs; on GPUs they are the running mean, and `1 / sqrt(variance + eps)`.
 fn inference(emitter: &mut Emitter, call: &Call) -> Applied {
+    let x = operand(emitter, call)?;
     let y = with_running(emitter, call)?;
     let mut results = vec![Some(y)];
     for index in 1..3 {
         let (dtype, shape) = call.result(index)?;
-        if shape.elems() > 0 {
-            return unsupported("saved statistics of inference");
+        let saved = match (shape.elems(), index) {
+            (0, _) => emitter.zeros(dtype, &shape)?,
+            (_, 1) => call.tensor("running_mean")?.clone(),
+            _ => {
+                let variance = emitter.cast(call.tensor("running_var")?, x.dtype);
+                inverse_root(emitter, &variance, call.float_or("eps", 1e-5)?)?
+            }
+        };
+        if saved.shape != shape {
+            return invalid(format!("saved statistics {} of {}", saved.describe(), x.describe()));
         }
-        results.push(Some(emitter.zeros(dtype, &shape)?));
+        results.push(Some(emitter.cast(&saved, dtype)));
     }
     Ok(results)
 }

@@ -11,7 +11,7 @@
 use super::definition::KernelDefinition;
 use super::kernel::{KernelDesign, KernelEstimate};
 use crate::manifest::{Device, Resources};
-use crate::{Error, Library, Options};
+use crate::{Error, Library, Options, Precision};
 use bytes::Bytes;
 use orch_compute::Storage;
 use orch_ir::PrimGraph;
@@ -30,6 +30,8 @@ pub struct TargetInfo {
     pub name: String,
     /// The machine that kernels are made on or for, in words.
     pub machine: String,
+    /// In what products of f32 are computed, as the options name it; f16 or bf16 if the model's are of that.
+    pub precision: Precision,
     /// All figures by which kernels are modelled, as text: part of the plan cache's key.
     pub figures: String,
     /// True if kernels may hold two contractions, the second of which needs the first: attention.

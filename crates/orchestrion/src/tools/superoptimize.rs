@@ -87,7 +87,7 @@ pub fn read_certificate(path: &Path) -> Result<Certificate, Error> {
 /// # Errors
 /// If the target is not known, the program is outside what is searched, or the work is cancelled.
 pub fn find(program: &Program, options: &Options) -> Result<Searched, Error> {
-    let backend = build::find(options)?;
+    let backend = build::find(options, None)?;
     let query = SearchQuery {
         program: &program.graph,
         must_be_stable: program.must_be_stable,

@@ -173,7 +173,7 @@ impl<'a> Timer<'a> {
         }
         let is_kernel = |column: &usize| self.columns[*column].kernel.is_some();
         let first = choice.columns.iter().map(|id| id.index()).find(is_kernel)?;
-        let flags = format!("time of a plan, {}", self.options.precision.name());
+        let flags = format!("time of a plan, {}", self.ctx.planner.info().precision.name());
         let key = Key { program, flags, ..self.key(first, None)? };
         Some(EndToEndTime { time_us: self.known(&key), key })
     }
@@ -330,7 +330,7 @@ impl<'a> Timer<'a> {
             compiler: format!("{compiler} {}", env!("ORCHESTRION_SOURCES")),
             flags: format!(
                 "time of a kernel, {}{}",
-                self.options.precision.name(),
+                self.ctx.planner.info().precision.name(),
                 label.map_or(String::new(), |label| format!(", {label}"))
             ),
         })

@@ -4,7 +4,7 @@
 use crate::CannotLower;
 use orch_compute::block::{BlockProgram, ReduceKind, Stage};
 use orch_compute::expr::{Expr, ExprId, StageId, VarId};
-use orch_ir::ReduceOp;
+use orch_ir::{DType, ReduceOp};
 
 /// A block program seen as attention.
 #[derive(Clone, Debug)]
@@ -42,8 +42,10 @@ pub struct Statistic {
     pub stage: StageId,
     /// `Max` or `Sum`.
     pub op: ReduceOp,
-    /// What is reduced over keys.
+    /// What is reduced over keys: f32, or bool of which the maximum is taken.
     pub body: ExprId,
+    /// Whether that is bool.
+    pub is_bool: bool,
 }
 
 impl AttentionForm {
@@ -77,7 +79,8 @@ impl AttentionForm {
             (true, false) => (b, a),
             _ => return Err(no("one operand of the first product is expected to vary over keys")),
         };
-        let statistics: Option<Vec<Statistic>> = between.iter().map(|stage| statistic(stage, keys)).collect();
+        let statistics: Option<Vec<Statistic>> =
+            between.iter().map(|stage| statistic(block, stage, keys)).collect();
         let statistics =
             statistics.ok_or(no("maxima and sums over keys are expected between the products"))?;
         if !keys.iter().all(|key| score_domain.contains(key)) {
@@ -130,7 +133,7 @@ fn dot(stage: &Stage) -> Option<DotStage<'_>> {
     }
 }
 
-fn statistic(stage: &Stage, keys: &[VarId]) -> Option<Statistic> {
+fn statistic(block: &BlockProgram, stage: &Stage, keys: &[VarId]) -> Option<Statistic> {
     match stage {
         Stage::Reduce {
             stage,
@@ -139,7 +142,14 @@ fn statistic(stage: &Stage, keys: &[VarId]) -> Option<Statistic> {
             body,
             kind: ReduceKind::Plain,
             ..
-        } if reduced == keys => Some(Statistic { stage: *stage, op: *op, body: *body }),
+        } if reduced == keys => {
+            let is_bool = match (block.exprs.dtype(*body), op) {
+                (DType::F32, _) => false,
+                (DType::Bool, ReduceOp::Max) => true,
+                _ => return None,
+            };
+            Some(Statistic { stage: *stage, op: *op, body: *body, is_bool })
+        }
         _ => None,
     }
 }

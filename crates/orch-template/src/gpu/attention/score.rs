@@ -134,11 +134,13 @@ impl AttentionEmitter<'_> {
             self.add_buffer("shared_statistics", DType::F32, elems.max(1), Scope::Shared)
         });
         for (number, statistic) in self.form.statistics.clone().into_iter().enumerate() {
+            // Held as 0 and 1, since the lanes exchange f32.
+            let is_bool = statistic.is_bool;
             let mut of_warp = Vec::new();
             for half in 0..2 {
                 self.stage_values.clone_from(&self.row_values[half]);
                 let identity = match statistic.op {
-                    ReduceOp::Max => self.program.exprs.constant(DType::F32, f64::NEG_INFINITY),
+                    ReduceOp::Max if !is_bool => self.program.exprs.constant(DType::F32, f64::NEG_INFINITY),
                     _ => self.program.exprs.zero(DType::F32),
                 };
                 let register = self.program.exprs.declare_register("partial", Type::scalar(DType::F32));
@@ -146,7 +148,9 @@ impl AttentionEmitter<'_> {
                 let reduce = self.unrolled("part", parts, |this, part| {
                     let mut stmts = Vec::new();
                     for key in 0..2 {
-                        let value = this.at_score(statistic.body, (part, half, key), identity);
+                        let otherwise = if is_bool { this.program.exprs.bool(false) } else { identity };
+                        let value = this.at_score(statistic.body, (part, half, key), otherwise);
+                        let value = this.program.exprs.cast(DType::F32, value);
                         let so_far = this.program.exprs.var(register);
                         let value = this.combined(statistic.op, so_far, value);
                         stmts.push(Stmt::Assign(register, value));
@@ -168,7 +172,9 @@ impl AttentionEmitter<'_> {
                 None => of_warp,
                 Some(buffer) => self.exchange(&mut body, (buffer, number), statistic.op, &of_warp),
             };
+            let zero = self.program.exprs.zero(DType::F32);
             for (values, value) in self.row_values.iter_mut().zip(of_row) {
+                let value = if is_bool { self.program.exprs.ne(value, zero) } else { value };
                 values.push((statistic.stage, value));
             }
         }

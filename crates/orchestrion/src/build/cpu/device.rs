@@ -27,6 +27,7 @@ impl Cpu {
         let figures = machine_model(&machine, &compiler, options, is_here);
         let info = TargetInfo {
             device: Device::Cpu,
+            precision: options.precision,
             name: target.name.to_owned(),
             machine: format!("{}; {} threads", machine.fingerprint(), figures.threads),
             figures: format!("{figures:?}"),

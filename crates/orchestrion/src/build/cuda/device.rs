@@ -3,6 +3,7 @@
 use crate::manifest;
 use crate::plan::backend::TargetInfo;
 use crate::{Error, Options, Precision};
+use orch_ir::DType;
 use orch_runtime::cuda::{CudaError, Device, DeviceInfo, Driver, Libraries, Nvrtc, NvrtcError};
 use orch_thread::OperandPrecision;
 use orch_thread::target::{GPU_TARGETS, GpuTarget, SM_80};
@@ -17,6 +18,8 @@ pub struct Cuda {
     pub(super) info: TargetInfo,
     pub(super) figures: GpuModel,
     pub(super) precision: Precision,
+    /// Whether tensors that the model states as f32 are stored in that precision.
+    pub(super) narrows: bool,
     /// Where kernels can be timed.
     pub(super) device: Option<Device>,
     /// Kernels can be planned without it.
@@ -29,7 +32,7 @@ pub struct Cuda {
 
 impl Cuda {
     /// A GPU of this machine.
-    pub fn of_device(number: usize, options: &Options) -> Result<Self, Error> {
+    pub fn of_device(number: usize, options: &Options, half: Option<DType>) -> Result<Self, Error> {
         let driver = Driver::load(&options.cuda).map_err(no_device)?;
         let device = driver.device(number).map_err(no_device)?;
         let info = device.info();
@@ -37,27 +40,29 @@ impl Cuda {
         let memory_gbs = GpuModel::REACHED * info.memory_gbs();
         let machine = format!("{}, {} SMs", info.name, info.sm_count);
         let arch = info.capability.arch();
-        let mut cuda = Self::of_target(&target, options);
+        let mut cuda = Self::of_target(&target, options, half);
         if memory_gbs > 0.0 {
             cuda.figures.memory_gbs = memory_gbs;
         }
-        let info = target_info(&target, &arch, &cuda.figures, options.precision);
+        let info = target_info(&target, &arch, &cuda.figures, cuda.precision);
         cuda.info = TargetInfo { machine, is_measurable: true, ..info };
         cuda.libraries = Libraries::load(options.libraries.iter().copied(), &options.cuda);
         Ok(Self { arch, device: Some(device), ..cuda })
     }
 
     /// A GPU that need not be here, by its table.
-    pub fn of_target(target: &GpuTarget, options: &Options) -> Self {
+    pub fn of_target(target: &GpuTarget, options: &Options, half: Option<DType>) -> Self {
         let nvrtc = Nvrtc::load(&options.cuda).map(Arc::new).map_err(|error| error.to_string());
         let (arch, figures) =
             (target.arch.to_owned(), GpuModel::usual(target.name, target.sms, target.l2_bytes));
-        let info = target_info(target, &arch, &figures, options.precision);
+        let precision = multiplied(options.precision, half);
+        let info = target_info(target, &arch, &figures, precision);
         Self {
             target: target.clone(),
             arch,
             figures,
-            precision: options.precision,
+            precision,
+            narrows: precision == options.precision,
             info,
             device: None,
             nvrtc,
@@ -80,6 +85,15 @@ impl Cuda {
     }
 }
 
+/// What products multiply: the model's half type, unless the options name one.
+fn multiplied(asked: Precision, half: Option<DType>) -> Precision {
+    match (asked, half) {
+        (Precision::F32 | Precision::Tf32, Some(DType::F16)) => Precision::F16,
+        (Precision::F32 | Precision::Tf32, Some(DType::BF16)) => Precision::Bf16,
+        (asked, _) => asked,
+    }
+}
+
 /// What tensor cores multiply in this precision.
 fn operand_precision(precision: Precision) -> OperandPrecision {
     match precision {
@@ -96,6 +110,7 @@ fn target_info(target: &GpuTarget, arch: &str, figures: &GpuModel, precision: Pr
         device: manifest::Device::Cuda,
         name: arch.trim_end_matches('a').to_owned(),
         machine: format!("any {}", target.name),
+        precision,
         figures: format!("{target:?} {figures:?} {precision:?}"),
         chains_contractions: matches!(precision, Precision::F16 | Precision::Bf16),
         widens_f16: true,

@@ -9,7 +9,7 @@ use crate::build::mugraph_schedule::mugraph_schedule;
 use crate::plan::backend::{Planner, TargetInfo};
 use crate::plan::definition::KernelDefinition;
 use crate::plan::kernel::{KernelEstimate, KernelWork};
-use orch_compute::{Storage, layouts};
+use orch_compute::{Layout, Storage, layouts};
 use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, Request};
 use orch_mugraph::search::SearchOptions;
@@ -47,6 +47,14 @@ const EXPANDED: ExpandLimits = ExpandLimits {
     split: Some(SplitLimits { longest: gpu::selection::MAX_LINE, part: 2 << 10 }),
 };
 
+impl Cuda {
+    /// How tensors are stored for products of `half`: those that the model states as f32 in `half` as well, if that was asked for.
+    fn stored(&self, graph: &PrimGraph, layouts: Vec<Layout>, half: DType) -> Storage {
+        let storage = if self.narrows { Storage::narrowed } else { Storage::with_half_factors };
+        storage(graph, layouts, half)
+    }
+}
+
 impl Planner for Cuda {
     fn info(&self) -> &TargetInfo {
         &self.info
@@ -68,8 +76,8 @@ impl Planner for Cuda {
         let layouts = layouts::assign_gpu(graph);
         match self.precision {
             Precision::F32 | Precision::Tf32 => Storage::as_stated(graph, layouts),
-            Precision::F16 => Storage::narrowed(graph, layouts, DType::F16),
-            Precision::Bf16 => Storage::narrowed(graph, layouts, DType::BF16),
+            Precision::F16 => self.stored(graph, layouts, DType::F16),
+            Precision::Bf16 => self.stored(graph, layouts, DType::BF16),
         }
     }
 
