@@ -3,8 +3,9 @@
 //! `ORCHESTRION_TEST_NVRTC` or from the usual places.
 
 use orch_runtime::cuda::{
-    Action, Context, Cubin, CudaError, CudaExecutable, CudaStep, Driver, ExecutableError, ExecutableOptions,
-    Execution, Launch, LaunchShape, Module, Nvrtc, NvrtcTarget, Program, SearchPaths, Source, TimeOptions,
+    Action, Context, CudaError, CudaExecutable, CudaStep, DeviceCode, Driver, ExecutableError,
+    ExecutableOptions, Execution, Launch, LaunchShape, Module, Nvrtc, NvrtcTarget, Program, SearchPaths,
+    Source, TimeOptions,
 };
 use orch_runtime::program::{Base, BufferRef};
 
@@ -73,7 +74,8 @@ fn setting() -> Option<Setting> {
         let (context, nvrtc) = (Context::new(&device)?, Nvrtc::load(&paths)?);
         let source = Source { name: "kernels".into(), text: KERNELS.into(), symbols: Vec::new() };
         let target = NvrtcTarget::new(&device.info().capability.arch());
-        let Cubin { bytes, kernels, .. } = nvrtc.compile(&source, &target, &std::env::temp_dir()).unwrap();
+        let DeviceCode { bytes, kernels, .. } =
+            nvrtc.compile(&source, &target, &std::env::temp_dir()).unwrap();
         eprintln!("{kernels:?}");
         Ok(Setting { module: Module::load(&context, "kernels", &bytes)?, context })
     };

@@ -1,4 +1,4 @@
-//! The CUDA device: kernels in CUDA C++ to cubins to an executable on an NVIDIA GPU.
+//! The CUDA device: kernels in CUDA C++ to cubins or PTX to an executable on an NVIDIA GPU.
 //!
 //! Nothing of CUDA is needed to build this crate, or to start a program with it: the driver, NVRTC, cuBLASLt and cuDNN are
 //! loaded on first use, and what is missing is an error value that says how to get it.
@@ -16,8 +16,8 @@ mod vendor;
 
 pub use crate::kernels::{CompileProgress, Source};
 pub use compile::KernelResources;
-pub use compile::cache::CubinCache;
-pub use compile::nvrtc::{Cubin, Nvrtc, NvrtcError, NvrtcTarget};
+pub use compile::cache::DeviceCodeCache;
+pub use compile::nvrtc::{DeviceCode, Nvrtc, NvrtcError, NvrtcTarget};
 pub use driver::device::{Capability, Context, Device, DeviceInfo, Version};
 pub use driver::error::CudaError;
 pub use driver::loader::Driver;

@@ -4,7 +4,7 @@ use super::device::{Cuda, nvrtc_error};
 use crate::manifest::Resources;
 use crate::plan::backend::{BuiltKernel, Toolchain};
 use crate::{Error, Options, parallel};
-use orch_runtime::cuda::{Cubin, CubinCache, NvrtcError, NvrtcTarget, Source};
+use orch_runtime::cuda::{DeviceCode, DeviceCodeCache, NvrtcError, NvrtcTarget, Source};
 use orch_thread::ThreadProgram;
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ impl Toolchain for Cuda {
     fn build(&self, sources: &[Source], options: &Options) -> Result<Vec<BuiltKernel>, Error> {
         let flags = orch_codegen::cuda::flags().iter().map(|&flag| flag.to_owned()).collect();
         let target = NvrtcTarget { options: flags, ..NvrtcTarget::new(&self.arch) };
-        let cache =
-            CubinCache::open(&options.cache_dir, Arc::clone(self.nvrtc()?), target).map_err(nvrtc_error)?;
+        let cache = DeviceCodeCache::open(&options.cache_dir, Arc::clone(self.nvrtc()?), target)
+            .map_err(nvrtc_error)?;
         let progress = |at: orch_runtime::cuda::CompileProgress| options.progress.advance(at.done);
         let results = cache.compile_all(sources, parallel::jobs(options), &progress, &options.cancel);
-        let object = |result: Result<Cubin, NvrtcError>| {
+        let object = |result: Result<DeviceCode, NvrtcError>| {
             let cubin = result.map_err(nvrtc_error)?;
             let resources = cubin.kernels.first().map(|kernel| Resources {
                 registers: kernel.registers,
