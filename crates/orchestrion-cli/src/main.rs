@@ -65,7 +65,7 @@ pub struct CompileArguments {
     #[arg(long = "external-data-root", value_name = "DIR")]
     external_data_roots: Vec<PathBuf>,
     /// What to compile for: cpu (default), cuda (the GPU of this machine), cuda:sm_90 or cuda:sm_80 (one that need not be
-    /// here), or another CPU: x86-64-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3, aarch64
+    /// here), cuda:compute_80 (PTX for any GPU of compute capability 8.0 or later; so is cuda:sm_XY of others), or another CPU: x86-64-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3, aarch64
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
     /// In what to compute: f32; bf16 with sums in f32 (GPUs, CPUs with AVX512-BF16 or AMX); f16 or tf32 with sums in f32

@@ -17,7 +17,7 @@ pub struct Manifest {
     pub model: ModelInfo,
     /// What it runs on.
     pub device: Device,
-    /// The target whose capability numbers the kernels were made for: `x86-64-v4`, `sm_90`.
+    /// The target whose capability numbers the kernels were made for: `x86-64-v4`, `sm_90`, for PTX `compute_80`.
     pub target: String,
     /// In what it computes.
     pub precision: Precision,
@@ -40,7 +40,7 @@ pub struct Manifest {
     pub steps: Vec<StepInfo>,
     /// Sizes of the constants, in order.
     pub constant_bytes: Vec<usize>,
-    /// Sizes of the shared objects or cubins, in order.
+    /// Sizes of the shared objects, cubins or PTX, in order.
     pub library_bytes: Vec<usize>,
     /// The instruction-set extensions of a CPU that the kernels may use, as `orch_runtime::cpu::missing_extensions` knows them.
     pub extensions: Vec<String>,
@@ -60,7 +60,7 @@ pub struct Manifest {
 pub enum Device {
     /// Kernels are shared objects; threads of this process run them.
     Cpu,
-    /// Kernels are cubins for an NVIDIA GPU.
+    /// Kernels are cubins or PTX for an NVIDIA GPU.
     Cuda,
 }
 
@@ -102,7 +102,7 @@ pub struct KernelInfo {
     pub name: String,
     /// The function's name.
     pub symbol: String,
-    /// Index of the shared object or cubin that holds it.
+    /// Index of the shared object, cubin or PTX that holds it.
     pub library: usize,
     /// The grid: CTAs of a GPU, work items of a CPU.
     pub tasks: usize,
@@ -358,7 +358,7 @@ pub struct PlanReport {
     /// True if the plan was in the plan cache; all counts above are then those of the compilation that made it.
     #[serde(rename = "is_remembered")]
     pub is_cached: bool,
-    /// Options that had no effect, and why.
+    /// What the caller should know: options that had no effect and why, code that the driver compiles.
     #[serde(default)]
     pub notes: Vec<String>,
     /// Seconds spent in each stage, in order.

@@ -475,11 +475,16 @@ fn problem(nvrtc: &Nvrtc, target: &GpuTarget, kernel: &Kernel) -> Option<String>
     let compiler = NvrtcTarget { options, ..NvrtcTarget::new(target.arch) };
     let source =
         Source { name: program.name.clone(), text: cuda::emit(program, target), symbols: Vec::new() };
-    let cubin = match nvrtc.compile(&source, &compiler, &std::env::temp_dir()) {
-        Ok(cubin) => cubin,
+    let code = match nvrtc.compile(&source, &compiler, &std::env::temp_dir()) {
+        Ok(code) => code,
         Err(error) => return Some(error.to_string()),
     };
-    let [resources] = &cubin.kernels[..] else { return Some(format!("{} kernels", cubin.kernels.len())) };
+    // The driver allocates the registers of PTX.
+    if compiler.is_ptx() {
+        return (program.shared_bytes() > target.shared_bytes)
+            .then(|| format!("{} bytes", program.shared_bytes()));
+    }
+    let [resources] = &code.kernels[..] else { return Some(format!("{} kernels", code.kernels.len())) };
     let threads = program.cta.as_ref().map_or(1, |cta| cta.threads);
     let registers = (target.sm_registers / threads).min(NAMED_REGISTERS) as u32;
     let spilled = resources.spill_store_bytes + resources.spill_load_bytes;

@@ -18,6 +18,7 @@ pub use crate::kernels::{CompileProgress, Source};
 pub use compile::KernelResources;
 pub use compile::cache::DeviceCodeCache;
 pub use compile::nvrtc::{DeviceCode, Nvrtc, NvrtcError, NvrtcTarget};
+pub use compile::rename::rename_kernel;
 pub use driver::device::{Capability, Context, Device, DeviceInfo, Version};
 pub use driver::error::CudaError;
 pub use driver::loader::Driver;

@@ -93,15 +93,22 @@ pub fn on_gpu(
     Ok(program)
 }
 
-/// Refuses a GPU that does not run code of the manifest's instruction set: `sm_XY` runs on X.Y and later ones of X.
+/// Refuses a GPU that does not run code of the manifest's target, or has less shared memory than the kernels take.
 fn check_device(manifest: &Manifest, device: &Device) -> Result<(), Error> {
-    let digits = manifest.target.trim_start_matches("sm_");
-    let (major, minor) = digits.split_at_checked(digits.len().saturating_sub(1)).unwrap_or_default();
     let info = device.info();
-    let runs_here = major.parse() == Ok(info.capability.major)
-        && minor.parse().is_ok_and(|minor: u32| minor <= info.capability.minor);
-    if runs_here {
-        return Ok(());
+    if info.capability.runs(&manifest.target) {
+        let ctas = manifest.kernels.iter().filter_map(|kernel| kernel.cta.as_ref());
+        let needed = ctas.map(|cta| cta.shared_bytes).max().unwrap_or(0);
+        if needed <= info.shared_bytes_per_block as usize {
+            return Ok(());
+        }
+        return Err(Error::Environment(format!(
+            "a kernel of the executable takes {} KiB of shared memory, but a CTA of {} has {}; compile it again for this GPU \
+             (--target cuda)",
+            needed.div_ceil(1 << 10),
+            info.name,
+            info.shared_bytes_per_block >> 10
+        )));
     }
     Err(Error::Environment(format!(
         "the executable is for `{}`, but the GPU of this machine, {}, has compute capability {}; compile it again for this one \

@@ -2,6 +2,7 @@
 
 pub(super) mod cache;
 pub(super) mod nvrtc;
+pub(super) mod rename;
 mod resources;
 
 pub use resources::KernelResources;
