@@ -24,7 +24,7 @@ pub use driver::error::CudaError;
 pub use driver::loader::Driver;
 pub use driver::memory::{DeviceBuffer, PinnedBuffer};
 pub use driver::module::{Function, FunctionAttributes, LaunchShape, Module};
-pub use driver::search::SearchPaths;
+pub use driver::search::{Nvtx, SearchPaths};
 pub use driver::stream::{Event, Stream};
 pub use execute::device_tensors::{DeviceAddress, DeviceTensors, InputPlace};
 pub use execute::executable::{CudaExecutable, CudaProgram, ExecutableError, ExecutableOptions, Execution};

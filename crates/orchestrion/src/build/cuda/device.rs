@@ -40,7 +40,7 @@ impl Cuda {
         let is_ptx = target.name == COMPUTE_80.name;
         let arch = if is_ptx { target.arch.to_owned() } else { info.capability.arch() };
         let note =
-            is_ptx.then(|| ptx_note(&format!("compute capability {} ({})", info.capability, info.name)));
+            is_ptx.then(|| without_table(&format!("compute capability {} ({})", info.capability, info.name)));
         let mut cuda = Self::of_target(&target, options);
         if memory_gbs > 0.0 {
             cuda.figures.memory_gbs = memory_gbs;
@@ -69,7 +69,7 @@ impl Cuda {
             )));
         }
         let mut cuda = Self::of_target(&COMPUTE_80, options);
-        cuda.info.note = Some(ptx_note(name));
+        cuda.info.note = Some(without_table(name));
         Ok(Some(cuda))
     }
 
@@ -116,13 +116,18 @@ fn operand_precision(precision: Precision) -> OperandPrecision {
     }
 }
 
-/// What is said of code for a GPU without a table.
-fn ptx_note(gpu: &str) -> String {
+/// What is said of PTX.
+fn ptx_note() -> String {
     format!(
-        "there is no table of {gpu}: kernels have the schedules of {} and are PTX for {}, which the driver of any GPU of compute \
-         capability 8.0 or later compiles when the executable is loaded",
+        "kernels have the schedules of {} and are PTX for {}, which the driver of any GPU of compute capability 8.0 or later \
+         compiles when the executable is loaded",
         SM_80.name, COMPUTE_80.name
     )
+}
+
+/// What is said of PTX for a GPU that has no table.
+fn without_table(gpu: &str) -> String {
+    format!("there is no table of {gpu}: {}", ptx_note())
 }
 
 /// Facts about a GPU that need not be here.
@@ -140,7 +145,7 @@ fn target_info(target: &GpuTarget, arch: &str, figures: &GpuModel, precision: Pr
         library_precision: Some(operand_precision(precision)),
         extensions: Vec::new(),
         is_measurable: false,
-        note: None,
+        note: (target.name == COMPUTE_80.name).then(ptx_note),
     }
 }
 
