@@ -12,7 +12,7 @@ mod progress;
 mod python;
 
 use clap::{Args, Parser, Subcommand};
-use orchestrion::{Error, Library, Options, Precision, SearchPaths};
+use orchestrion::{Error, Library, Nvtx, Options, Precision, SearchPaths};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -136,6 +136,7 @@ impl CompileArguments {
             nvrtc: self.nvrtc.clone(),
             cublaslt: self.cublaslt.clone(),
             cudnn: self.cudnn.clone(),
+            nvtx: nvtx(),
             site_packages: python::site_packages(),
         }
     }
@@ -164,6 +165,13 @@ impl CompileArguments {
             ..Options::default()
         }
     }
+}
+
+/// Whether runs are marked for profilers: as `$ORCHESTRION_NVTX` says, else if there is one.
+fn nvtx() -> Nvtx {
+    let variable = |name: &str| std::env::var_os(name);
+    let has_profiler = variable("NVTX_INJECTION64_PATH").is_some_and(|path| !path.is_empty());
+    Nvtx::of_setting(variable("ORCHESTRION_NVTX").as_deref(), has_profiler)
 }
 
 /// The cache of this user.

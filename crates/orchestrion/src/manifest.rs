@@ -7,6 +7,7 @@ use orch_ir::{DType, Shape};
 use orch_mugraph::{Band, Certificate};
 use orch_runtime::cuda::Computation;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// The plan of an executable and how it came about.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -73,6 +74,20 @@ pub struct ModelInfo {
     pub path: String,
     /// BLAKE3 of the file (without external data).
     pub digest: String,
+}
+
+impl ModelInfo {
+    /// What profilers call the model: the name of its file, or of its graph where it has none, as a C identifier.
+    pub fn label(&self) -> String {
+        let stem = Path::new(&self.path).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let name = stem.filter(|stem| !stem.is_empty()).unwrap_or_else(|| self.name.clone());
+        let name = name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
+        match name.trim_matches('_') {
+            "" => "model".to_owned(),
+            digit if digit.starts_with(|letter: char| letter.is_ascii_digit()) => format!("m{digit}"),
+            name => name.to_owned(),
+        }
+    }
 }
 
 /// An input or output.

@@ -29,6 +29,7 @@ pub use driver::stream::{Event, Stream};
 pub use execute::device_tensors::{DeviceAddress, DeviceTensors, InputPlace};
 pub use execute::executable::{CudaExecutable, CudaProgram, ExecutableError, ExecutableOptions, Execution};
 pub use execute::launch::{Action, CudaStep, Launch, Program, TensorMapShape};
+pub use execute::ranges::ProfilerRanges;
 pub use execute::row::Row;
 pub use execute::timing::{TimeOptions, time_on_device};
 pub use vendor::convolution::{Convolution, Pixels, Sliding};

@@ -82,6 +82,7 @@ void fake_set(const char *key, int64_t value) {
     else if (!strcmp(key, "device_count")) device_count = value;
     else if (!strcmp(key, "memory_total")) memory_total = value;
     else if (!strcmp(key, "capability")) capability = value;
+    else if (!strcmp(key, "max_shared")) max_shared = value;
     else abort();
 }
 int64_t fake_memory_used(void) { return memory_used; }

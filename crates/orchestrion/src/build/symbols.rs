@@ -7,7 +7,6 @@
 use crate::manifest::ModelInfo;
 use crate::plan::backend::BuiltKernel;
 use orch_runtime::cuda::{Source, rename_kernel};
-use std::path::Path;
 
 /// Bytes of a symbol, and of a name at most.
 const SYMBOL_BYTES: usize = 64;
@@ -31,21 +30,9 @@ fn profiler_name(model: &str, kernel: &str) -> String {
     name
 }
 
-/// The name of the model's file, or of its graph, as a C identifier.
-fn identifier(model: &ModelInfo) -> String {
-    let stem = Path::new(&model.path).file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    let name = stem.filter(|stem| !stem.is_empty()).unwrap_or_else(|| model.name.clone());
-    let name = name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
-    match name.trim_matches('_') {
-        "" => "model".to_owned(),
-        digit if digit.starts_with(|letter: char| letter.is_ascii_digit()) => format!("m{digit}"),
-        name => name.to_owned(),
-    }
-}
-
 /// Gives kernels of a GPU, each alone in its source, the names of this model.
 pub fn name_sources(sources: &mut [Source], model: &ModelInfo) {
-    let model = identifier(model);
+    let model = model.label();
     for Source { name: kernel, text, symbols } in sources {
         for symbol in symbols {
             let name = profiler_name(&model, kernel);
@@ -82,7 +69,7 @@ mod tests {
             ("übung.onnx", "", "bung"),
             ("", "..", "model"),
         ] {
-            assert_eq!(identifier(&model(path, name)), expected);
+            assert_eq!(model(path, name).label(), expected);
         }
     }
 

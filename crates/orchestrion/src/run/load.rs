@@ -8,7 +8,7 @@ use crate::parallel::MAX_THREADS;
 use crate::{Error, Precision};
 use bytes::Bytes;
 use orch_runtime::cpu::{Library, Pool, PoolOptions};
-use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module};
+use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module, ProfilerRanges};
 use orch_runtime::program::{
     Access, Action, Base, BufferRef, HostStep, Program, ProgramError, Step, TensorRef,
 };
@@ -86,9 +86,12 @@ pub fn on_gpu(
         Ok(cuda::Launch { function, shape, buffers, tensor_maps, call })
     };
     let program = program(manifest, constants, &launch)?;
+    let steps = manifest.steps.iter().map(|step| step.name.as_str());
+    let ranges = ProfilerRanges::load(&options.cuda, &manifest.model.label(), steps);
     let options =
         ExecutableOptions { check_each_step: options.check_each_step, ..ExecutableOptions::default() };
-    let program = cuda::CudaProgram::new(&context, program, options).map_err(Error::from)?;
+    let program =
+        cuda::CudaProgram::new(&context, program, options).map_err(Error::from)?.with_ranges(ranges);
     check_memory(manifest, 0)?;
     Ok(program)
 }
