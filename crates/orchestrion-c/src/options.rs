@@ -25,7 +25,7 @@ impl orc_options {
 type Set = fn(&mut orc_options, &OsStr) -> Result<(), String>;
 
 /// Every option: `docs/c.md` lists them.
-const SETTINGS: [(&str, Set); 18] = [
+const SETTINGS: [(&str, Set); 19] = [
     ("budget", |options, value| put(&mut options.compile.tune_budget, seconds(value).map(Some))),
     ("cache-dir", |options, value| put(&mut options.compile.cache_dir, path(value))),
     ("calibrate", |options, value| put(&mut options.compile.calibrate, switch(value))),

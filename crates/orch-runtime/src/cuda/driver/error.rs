@@ -138,7 +138,7 @@ pub enum CudaError {
     },
     /// The driver does not compile PTX.
     #[error(
-        "the driver (CUDA {driver}) does not compile the PTX of `{module}` for {device}: {name} ({message}); install a newer \
+        "the driver (CUDA {driver}) does not compile the PTX of `{module}` for {device}: {reason}; install a newer \
          driver, or compile the model with NVRTC {driver} (`pip install nvidia-cuda-nvrtc=={driver}.*`). A container needs the \
          driver's compiler (libnvidia-ptxjitcompiler.so.1) of its host{}", said(.log)
     )]
@@ -149,10 +149,8 @@ pub enum CudaError {
         driver: Version,
         /// The device's name.
         device: String,
-        /// The driver's name of the error.
-        name: String,
-        /// The driver's explanation.
-        message: String,
+        /// The driver's name of the error, and its explanation.
+        reason: String,
         /// What the driver's compiler said.
         log: String,
     },

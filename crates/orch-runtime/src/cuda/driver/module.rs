@@ -107,8 +107,8 @@ impl Module {
                 let (module, driver) = (name.to_owned(), driver.version());
                 Err(match ptx {
                     Some(_) => {
-                        let device = info.name.clone();
-                        CudaError::NotCompiled { module, driver, device, name: error, message, log }
+                        let (device, reason) = (info.name.clone(), format!("{error} ({message})"));
+                        CudaError::NotCompiled { module, driver, device, reason, log }
                     }
                     None => CudaError::NotLoadable { module, driver, name: error, message },
                 })

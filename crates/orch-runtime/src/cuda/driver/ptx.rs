@@ -21,8 +21,7 @@ pub(in crate::cuda) struct PtxHeader {
 }
 
 /// Major versions of the PTX ISA between which the meaning of text did not change. A minor version only adds to the language, a
-/// major one may change what it has; 9.0 renamed targets that are not used here. Kernels of every template assemble to
-/// the same instructions under `.version 8.0` and 9.0.
+/// major one may change what it has; 9.0 did not (decision 53).
 const ALIKE: std::ops::RangeInclusive<u32> = 8..=9;
 
 impl PtxHeader {

@@ -354,7 +354,7 @@ mod tests {
         fs::create_dir_all(toolkits.join("cuda-13.0")).unwrap();
         let mut tried = Vec::new();
         let sought = sought(&["liborchabsent.so.1", "liborchabsent.so"]);
-        assert!(sought.search(&[site.clone()], &toolkits, &mut tried).is_none());
+        assert!(sought.search(std::slice::from_ref(&site), &toolkits, &mut tried).is_none());
         let none = "no liborchabsent.so.1 or liborchabsent.so";
         let [process, file, packages, first, second, in_toolkits] = &tried[..] else { panic!("{tried:#?}") };
         assert_eq!(*process, format!("this process has loaded {none}"));
