@@ -22,7 +22,7 @@ use orch_thread::kernel::Kernel;
 use orch_thread::passes::evict_first::read_once;
 use orch_thread::passes::{PassContext, run_all};
 use orch_thread::program::{Buffer, Scope};
-use orch_thread::target::{GPU_TARGETS, GpuTarget};
+use orch_thread::target::{GPU_TARGETS, GpuTarget, SM_80, SM_90};
 use orch_thread::{print_thread, validate_thread};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -536,7 +536,8 @@ fn sources_compile_without_spills() {
 #[test]
 fn sources_of_skinny_gemms_compile_without_spills() {
     let Some(nvrtc) = nvrtc() else { return };
-    for target in GPU_TARGETS {
+    // The tiles of these µGraphs do not fit the shared memory that every GPU has.
+    for target in [&SM_90, &SM_80] {
         let mut kernels = Vec::new();
         streamed(target, &mut kernels);
         shared(target, &mut kernels);
