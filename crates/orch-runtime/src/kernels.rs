@@ -102,14 +102,17 @@ pub(crate) struct Store {
 /// Part of every key: change it when the meaning of cached files changes.
 const FORMAT: &str = "orchestrion kernels 2";
 
-/// The extensions of compiled kernels: shared objects, and cubins with what is known of them.
-const EXTENSIONS: [&str; 2] = [SHARED_OBJECT, CUBIN];
+/// The extensions of compiled kernels: shared objects, and cubins and PTX with what is known of them.
+const EXTENSIONS: [&str; 3] = [SHARED_OBJECT, CUBIN, PTX];
 
 /// The extension of shared objects.
 pub(crate) const SHARED_OBJECT: &str = "so";
 
 /// The extension of cubins.
 pub(crate) const CUBIN: &str = "cubin";
+
+/// The extension of PTX.
+pub(crate) const PTX: &str = "ptx";
 
 impl Store {
     /// Opens the part of the cache in `folder` that is for files of this extension, made under these circumstances.

@@ -374,6 +374,16 @@ pub(crate) fn loader_message(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
+/// The file of a loaded library whose file's name begins like this, where the system reports what is loaded.
+pub(crate) fn loaded_file(name: &str) -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    // A line ends with the path, where it has one.
+    let path = |line: &str| line.find('/').map(|start| PathBuf::from(&line[start..]));
+    let is_it =
+        |path: &PathBuf| path.file_name().is_some_and(|found| found.to_string_lossy().starts_with(name));
+    maps.lines().filter_map(path).find(is_it)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

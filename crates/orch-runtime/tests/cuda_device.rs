@@ -3,8 +3,9 @@
 //! `ORCHESTRION_TEST_NVRTC` or from the usual places.
 
 use orch_runtime::cuda::{
-    Action, Context, Cubin, CudaError, CudaExecutable, CudaStep, Driver, ExecutableError, ExecutableOptions,
-    Execution, Launch, LaunchShape, Module, Nvrtc, NvrtcTarget, Program, SearchPaths, Source, TimeOptions,
+    Action, Context, CudaError, CudaExecutable, CudaStep, DeviceBuffer, DeviceCode, Driver, ExecutableError,
+    ExecutableOptions, Execution, Launch, LaunchShape, Module, Nvrtc, NvrtcTarget, Program, SearchPaths,
+    Source, Stream, TimeOptions, rename_kernel,
 };
 use orch_runtime::program::{Base, BufferRef};
 
@@ -61,6 +62,7 @@ extern "C" __global__ void overrun(const float *a, float *b) { b[(1ll << 40) + t
 struct Setting {
     context: Context,
     module: Module,
+    nvrtc: Nvrtc,
 }
 
 /// What the tests need, if it is there.
@@ -73,9 +75,10 @@ fn setting() -> Option<Setting> {
         let (context, nvrtc) = (Context::new(&device)?, Nvrtc::load(&paths)?);
         let source = Source { name: "kernels".into(), text: KERNELS.into(), symbols: Vec::new() };
         let target = NvrtcTarget::new(&device.info().capability.arch());
-        let Cubin { bytes, kernels, .. } = nvrtc.compile(&source, &target, &std::env::temp_dir()).unwrap();
+        let DeviceCode { bytes, kernels, .. } =
+            nvrtc.compile(&source, &target, &std::env::temp_dir()).unwrap();
         eprintln!("{kernels:?}");
-        Ok(Setting { module: Module::load(&context, "kernels", &bytes)?, context })
+        Ok(Setting { module: Module::load(&context, "kernels", &bytes)?, context, nvrtc })
     };
     match open() {
         Ok(setting) => Some(setting),
@@ -234,4 +237,30 @@ fn illegal_addresses_are_blamed_on_the_kernel() {
     let ExecutableError::Cuda(fault) = error else { panic!("{error}") };
     assert!(fault.is_final() && fault.to_string().contains("illegal address"), "{fault}");
     assert!(fault.to_string().contains("running kernel `overrun` of step `overrun`"), "{fault}");
+}
+
+/// A kernel whose symbol is longer than its name will be.
+const ONE: &str = "extern \"C\" __global__ void k_one_________(const float *a, float *b) { b[threadIdx.x] = a[threadIdx.x] + 1.0f; }";
+
+#[test]
+fn binaries_and_ptx_run_under_other_names() {
+    let Some(setting) = setting() else { return };
+    let stream = Stream::new(&setting.context).unwrap();
+    let values: Vec<u8> = (0..32).flat_map(|idx| (idx as f32).to_le_bytes()).collect();
+    for arch in [setting.context.device().info().capability.arch(), "compute_80".to_owned()] {
+        let source = Source { name: "one".into(), text: ONE.into(), symbols: Vec::new() };
+        let code = setting.nvrtc.compile(&source, &NvrtcTarget::new(&arch), &std::env::temp_dir()).unwrap();
+        let renamed = rename_kernel(&code.bytes, "k_one_________", "model_k0_one");
+        let module = Module::load(&setting.context, "one", &renamed).unwrap();
+        let (shape, function) = (LaunchShape::new(1, 32), module.function("model_k0_one").unwrap());
+        assert!(module.function("k_one_________").is_err());
+        assert!(function.attributes().unwrap().registers > 0);
+        let a = DeviceBuffer::copy_of(&stream, &values, "a test").unwrap();
+        let b = DeviceBuffer::new(&setting.context, values.len(), "a test").unwrap();
+        function.launch(&stream, &shape, &[a.address(), b.address()]).unwrap();
+        let mut result = vec![0; values.len()];
+        b.copy_to_host(&stream, 0, &mut result).unwrap();
+        let expected: Vec<u8> = (0..32).flat_map(|idx| (idx as f32 + 1.0).to_le_bytes()).collect();
+        assert_eq!(result, expected, "{arch}");
+    }
 }

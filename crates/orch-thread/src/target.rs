@@ -103,7 +103,7 @@ pub fn is_short_stride(stride: i64) -> bool {
 pub struct GpuTarget {
     /// Name in records and options: `sm_90`, ...
     pub name: &'static str,
-    /// Its name after `-arch=` of NVRTC.
+    /// Its name after `-arch=` of NVRTC; of a virtual architecture (`compute_80`) for PTX, which drivers compile.
     pub arch: &'static str,
     /// SMs.
     pub sms: usize,
@@ -135,7 +135,7 @@ impl GpuTarget {
     }
 }
 
-/// Ampere data centre GPUs (A100) and whatever is later and has no entry of its own.
+/// Ampere data centre GPUs (A100), and others of that generation with numbers of their own.
 pub const SM_80: GpuTarget = GpuTarget {
     name: "sm_80",
     arch: "sm_80",
@@ -164,8 +164,19 @@ pub const SM_90: GpuTarget = GpuTarget {
     ..SM_80
 };
 
+/// PTX, which the driver of any GPU of compute capability 8.0 or later compiles: what has no entry of its own. The limits are the
+/// least of these GPUs.
+pub const COMPUTE_80: GpuTarget = GpuTarget {
+    name: "compute_80",
+    arch: "compute_80",
+    shared_bytes: 99 << 10,
+    sm_shared_bytes: 100 << 10,
+    sm_threads: 1536,
+    ..SM_80
+};
+
 /// Every GPU target.
-pub const GPU_TARGETS: [&GpuTarget; 2] = [&SM_90, &SM_80];
+pub const GPU_TARGETS: [&GpuTarget; 3] = [&SM_90, &SM_80, &COMPUTE_80];
 
 #[cfg(test)]
 mod tests {

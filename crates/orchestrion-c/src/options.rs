@@ -1,7 +1,7 @@
 //! Options: texts by name, as on the command line.
 
 use crate::status::{Failure, at, destroy, give, guarded, orc_status, text_at};
-use orchestrion::{Library, Options, Precision, RunOptions};
+use orchestrion::{Library, Nvtx, Options, Precision, RunOptions};
 use std::ffi::{OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ impl orc_options {
 type Set = fn(&mut orc_options, &OsStr) -> Result<(), String>;
 
 /// Every option: `docs/c.md` lists them.
-const SETTINGS: [(&str, Set); 18] = [
+const SETTINGS: [(&str, Set); 19] = [
     ("budget", |options, value| put(&mut options.compile.tune_budget, seconds(value).map(Some))),
     ("cache-dir", |options, value| put(&mut options.compile.cache_dir, path(value))),
     ("calibrate", |options, value| put(&mut options.compile.calibrate, switch(value))),
@@ -45,6 +45,7 @@ const SETTINGS: [(&str, Set); 18] = [
     ("jobs", |options, value| put(&mut options.compile.jobs, number(value))),
     ("libraries", |options, value| put(&mut options.compile.libraries, libraries(value))),
     ("nvrtc", |options, value| put(&mut options.compile.cuda.nvrtc, path(value).map(Some))),
+    ("nvtx", |options, value| put(&mut options.compile.cuda.nvtx, Ok(Nvtx::of_setting(Some(value), false)))),
     ("precision", |options, value| put(&mut options.compile.precision, precision(value))),
     ("records", |options, value| put(&mut options.compile.records, path(value).map(Some))),
     ("superoptimize", |options, value| put(&mut options.compile.superoptimize, switch(value))),

@@ -12,7 +12,7 @@ mod progress;
 mod python;
 
 use clap::{Args, Parser, Subcommand};
-use orchestrion::{Error, Library, Options, Precision, SearchPaths};
+use orchestrion::{Error, Library, Nvtx, Options, Precision, SearchPaths};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub struct CompileArguments {
     #[arg(long = "external-data-root", value_name = "DIR")]
     external_data_roots: Vec<PathBuf>,
     /// What to compile for: cpu (default), cuda (the GPU of this machine), cuda:sm_90 or cuda:sm_80 (one that need not be
-    /// here), or another CPU: x86-64-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3, aarch64
+    /// here), cuda:compute_80 (PTX for any GPU of compute capability 8.0 or later; so is cuda:sm_XY of others), or another CPU: x86-64-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3, aarch64
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
     /// In what to compute: f32; bf16 with sums in f32 (GPUs, CPUs with AVX512-BF16 or AMX); f16 or tf32 with sums in f32
@@ -136,6 +136,7 @@ impl CompileArguments {
             nvrtc: self.nvrtc.clone(),
             cublaslt: self.cublaslt.clone(),
             cudnn: self.cudnn.clone(),
+            nvtx: nvtx(),
             site_packages: python::site_packages(),
         }
     }
@@ -164,6 +165,13 @@ impl CompileArguments {
             ..Options::default()
         }
     }
+}
+
+/// Whether runs are marked for profilers: as `$ORCHESTRION_NVTX` says, else if there is one.
+fn nvtx() -> Nvtx {
+    let variable = |name: &str| std::env::var_os(name);
+    let has_profiler = variable("NVTX_INJECTION64_PATH").is_some_and(|path| !path.is_empty());
+    Nvtx::of_setting(variable("ORCHESTRION_NVTX").as_deref(), has_profiler)
 }
 
 /// The cache of this user.

@@ -5,12 +5,12 @@ use crate::executable::PyExecutable;
 use crate::tensors::owned;
 use bytes::Bytes;
 use orchestrion::{
-    Artifact, DeclaredDim, Error, Model, Options, Precision, Progress, RunOptions, SearchPaths,
+    Artifact, DeclaredDim, Error, Model, Nvtx, Options, Precision, Progress, RunOptions, SearchPaths,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -90,14 +90,16 @@ fn compiled(
     PyExecutable::new(py, executable, Some(model))
 }
 
-/// Files of CUDA's libraries by `driver`, `nvrtc`, `cublaslt`, `cudnn`; and folders of Python's packages by `site_packages`.
+/// Files of CUDA's libraries by `driver`, `nvrtc`, `cublaslt`, `cudnn`; a setting by `nvtx`, as of `Nvtx::of_setting`; and folders of
+/// Python's packages by `site_packages`.
 type CudaFiles = HashMap<String, Vec<PathBuf>>;
 
 fn search_paths(mut files: CudaFiles) -> SearchPaths {
     let mut file = |name: &str| files.remove(name).and_then(|mut files| files.pop());
     let (driver, nvrtc, cublaslt, cudnn) = (file("driver"), file("nvrtc"), file("cublaslt"), file("cudnn"));
+    let nvtx = Nvtx::of_setting(file("nvtx").as_deref().map(Path::as_os_str), false);
     let site_packages = files.remove("site_packages").unwrap_or_default();
-    SearchPaths { driver, nvrtc, cublaslt, cudnn, site_packages }
+    SearchPaths { driver, nvrtc, cublaslt, cudnn, nvtx, site_packages }
 }
 
 /// Loads an executable; `device` is the number of the GPU, for executables of GPUs.

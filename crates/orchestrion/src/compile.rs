@@ -1,8 +1,8 @@
 //! The pipeline: a flat list of stages. No stage calls another, and nothing depends on this module.
 
 use crate::artifact::Artifact;
-use crate::build::{self, kernel_info::kernel_infos, proved_parts::proved_parts, sources};
-use crate::manifest::{Manifest, PlanReport, UpdatableInfo};
+use crate::build::{self, kernel_info::kernel_infos, proved_parts::proved_parts, sources, symbols};
+use crate::manifest::{Device, Manifest, PlanReport, UpdatableInfo};
 use crate::plan::assemble::{self, Assembly};
 use crate::plan::backend::Backend;
 use crate::plan::cache::{Plan, PlanCache};
@@ -83,9 +83,12 @@ impl Model {
     ) -> Result<Artifact, Error> {
         let kernels = &planned.implementation.kernels;
         let sources = clock.run("lower", || sources::sources(backend, kernels, options))?;
-        let objects = clock.run("build", || sources::build(backend, &sources, options))?;
-
+        let mut objects = clock.run("build", || sources::build(backend, &sources, options))?;
         let info = backend.info();
+        let compiled: Vec<Vec<String>> = sources.iter().map(|source| source.symbols.clone()).collect();
+        let sources = self.named(sources, info.device);
+        symbols::name_objects(&mut objects, &compiled, &sources);
+
         let Assembly { steps, arena_bytes, mut constants } = planned.assembly;
         let mut inputs = planned.inputs;
         let ports = inputs.split_off(inputs.len() - self.updatable.len());
@@ -142,7 +145,18 @@ impl Model {
         let mut clock = StageClock::new(options);
         let backend = clock.run("find compiler", || self.backend(options))?;
         let planned = self.planned(&*backend, &mut clock, options)?.swap_remove(0);
-        clock.run("lower", || sources::sources(&*backend, &planned.implementation.kernels, options))
+        let sources =
+            clock.run("lower", || sources::sources(&*backend, &planned.implementation.kernels, options))?;
+        Ok(self.named(sources, backend.info().device))
+    }
+
+    /// The sources with the names that kernels have in profilers, if they are of a GPU.
+    fn named(&self, mut sources: Vec<Source>, device: Device) -> Vec<Source> {
+        match device {
+            Device::Cpu => {}
+            Device::Cuda => symbols::name_sources(&mut sources, &self.info),
+        }
+        sources
     }
 
     /// The plan; or the one of the least cost, and its alternatives that are to be timed.
@@ -227,7 +241,7 @@ impl Model {
                 without_superoptimizer_us: plan.without_superoptimizer_us,
                 alternatives_us: alternatives_us.clone(),
                 is_cached,
-                notes: library::notes(info, backend, options),
+                notes: info.note.iter().cloned().chain(library::notes(info, backend, options)).collect(),
                 stage_seconds: Vec::new(),
             };
             let (inputs, outputs) =

@@ -81,9 +81,10 @@ pub fn check(parts: Parts<'_>) -> Result<(), String> {
     manifest.inputs.iter().try_for_each(|port| port_bytes(port).map(drop))
 }
 
-/// True for `sm_` and a compute capability: devices newer than the table of targets have such names, too.
+/// True for `sm_` and a compute capability, and for `compute_` and one: GPUs that have no table have such names, too.
 fn is_gpu(target: &str) -> bool {
-    target.strip_prefix("sm_").is_some_and(|number| number.len() <= 4 && number.parse::<u32>().is_ok())
+    let number = target.strip_prefix("sm_").or_else(|| target.strip_prefix("compute_"));
+    number.is_some_and(|number| number.len() <= 4 && number.parse::<u32>().is_ok())
 }
 
 fn port_bytes(port: &Port) -> Result<usize, String> {

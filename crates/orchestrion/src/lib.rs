@@ -54,7 +54,7 @@ pub use orch_files::{default_cache_folder, remove_unfinished, whole_file};
 pub use orch_ir::{DType, Shape, Tensor, message};
 pub use orch_onnx::{Declaration, DeclaredDim, DeclaredPort, decode_tensor};
 pub use orch_runtime::cpu::AlignedBuffer;
-pub use orch_runtime::cuda::{Context as Gpu, DeviceAddress, Library, SearchPaths, Stream};
+pub use orch_runtime::cuda::{Context as Gpu, DeviceAddress, Library, Nvtx, SearchPaths, Stream};
 pub use orch_runtime::view::{
     Overlap, OverlapWith, TensorView, TensorViewMut, ViewError, extent, first_overlap, is_row_major,
 };

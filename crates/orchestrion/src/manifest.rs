@@ -7,6 +7,7 @@ use orch_ir::{DType, Shape};
 use orch_mugraph::{Band, Certificate};
 use orch_runtime::cuda::Computation;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// The plan of an executable and how it came about.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -17,7 +18,7 @@ pub struct Manifest {
     pub model: ModelInfo,
     /// What it runs on.
     pub device: Device,
-    /// The target whose capability numbers the kernels were made for: `x86-64-v4`, `sm_90`.
+    /// The target whose capability numbers the kernels were made for: `x86-64-v4`, `sm_90`, for PTX `compute_80`.
     pub target: String,
     /// In what it computes.
     pub precision: Precision,
@@ -40,7 +41,7 @@ pub struct Manifest {
     pub steps: Vec<StepInfo>,
     /// Sizes of the constants, in order.
     pub constant_bytes: Vec<usize>,
-    /// Sizes of the shared objects or cubins, in order.
+    /// Sizes of the shared objects, cubins or PTX, in order.
     pub library_bytes: Vec<usize>,
     /// The instruction-set extensions of a CPU that the kernels may use, as `orch_runtime::cpu::missing_extensions` knows them.
     pub extensions: Vec<String>,
@@ -60,7 +61,7 @@ pub struct Manifest {
 pub enum Device {
     /// Kernels are shared objects; threads of this process run them.
     Cpu,
-    /// Kernels are cubins for an NVIDIA GPU.
+    /// Kernels are cubins or PTX for an NVIDIA GPU.
     Cuda,
 }
 
@@ -73,6 +74,20 @@ pub struct ModelInfo {
     pub path: String,
     /// BLAKE3 of the file (without external data).
     pub digest: String,
+}
+
+impl ModelInfo {
+    /// What profilers call the model: the name of its file, or of its graph where it has none, as a C identifier.
+    pub fn label(&self) -> String {
+        let stem = Path::new(&self.path).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let name = stem.filter(|stem| !stem.is_empty()).unwrap_or_else(|| self.name.clone());
+        let name = name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
+        match name.trim_matches('_') {
+            "" => "model".to_owned(),
+            digit if digit.starts_with(|letter: char| letter.is_ascii_digit()) => format!("m{digit}"),
+            name => name.to_owned(),
+        }
+    }
 }
 
 /// An input or output.
@@ -102,7 +117,7 @@ pub struct KernelInfo {
     pub name: String,
     /// The function's name.
     pub symbol: String,
-    /// Index of the shared object or cubin that holds it.
+    /// Index of the shared object, cubin or PTX that holds it.
     pub library: usize,
     /// The grid: CTAs of a GPU, work items of a CPU.
     pub tasks: usize,
@@ -358,7 +373,7 @@ pub struct PlanReport {
     /// True if the plan was in the plan cache; all counts above are then those of the compilation that made it.
     #[serde(rename = "is_remembered")]
     pub is_cached: bool,
-    /// Options that had no effect, and why.
+    /// What the caller should know: options that had no effect and why, code that the driver compiles.
     #[serde(default)]
     pub notes: Vec<String>,
     /// Seconds spent in each stage, in order.

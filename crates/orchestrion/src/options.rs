@@ -25,7 +25,8 @@ pub struct Options {
     pub updatable: Vec<String>,
     /// What to compile for: `cpu` or `None` for this machine's CPU, another one by a name of
     /// [`orch_thread::target::CPU_TARGETS`]; `cuda` for this machine's first GPU, `cuda:1` for its second, one that need not be here by
-    /// `cuda:` and a name of [`orch_thread::target::GPU_TARGETS`].
+    /// `cuda:` and a name of [`orch_thread::target::GPU_TARGETS`]. `cuda:sm_XY` of a compute capability of at least 8.0 that has no table
+    /// is `cuda:compute_80`: PTX.
     pub target: Option<String>,
     /// The C compiler; `None` looks for one.
     pub c_compiler: Option<PathBuf>,

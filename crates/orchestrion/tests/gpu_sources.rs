@@ -22,7 +22,7 @@ use orch_thread::kernel::Kernel;
 use orch_thread::passes::evict_first::read_once;
 use orch_thread::passes::{PassContext, run_all};
 use orch_thread::program::{Buffer, Scope};
-use orch_thread::target::{GPU_TARGETS, GpuTarget};
+use orch_thread::target::{GPU_TARGETS, GpuTarget, SM_80, SM_90};
 use orch_thread::{print_thread, validate_thread};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -475,11 +475,16 @@ fn problem(nvrtc: &Nvrtc, target: &GpuTarget, kernel: &Kernel) -> Option<String>
     let compiler = NvrtcTarget { options, ..NvrtcTarget::new(target.arch) };
     let source =
         Source { name: program.name.clone(), text: cuda::emit(program, target), symbols: Vec::new() };
-    let cubin = match nvrtc.compile(&source, &compiler, &std::env::temp_dir()) {
-        Ok(cubin) => cubin,
+    let code = match nvrtc.compile(&source, &compiler, &std::env::temp_dir()) {
+        Ok(code) => code,
         Err(error) => return Some(error.to_string()),
     };
-    let [resources] = &cubin.kernels[..] else { return Some(format!("{} kernels", cubin.kernels.len())) };
+    // The driver allocates the registers of PTX.
+    if compiler.is_ptx() {
+        return (program.shared_bytes() > target.shared_bytes)
+            .then(|| format!("{} bytes", program.shared_bytes()));
+    }
+    let [resources] = &code.kernels[..] else { return Some(format!("{} kernels", code.kernels.len())) };
     let threads = program.cta.as_ref().map_or(1, |cta| cta.threads);
     let registers = (target.sm_registers / threads).min(NAMED_REGISTERS) as u32;
     let spilled = resources.spill_store_bytes + resources.spill_load_bytes;
@@ -531,7 +536,8 @@ fn sources_compile_without_spills() {
 #[test]
 fn sources_of_skinny_gemms_compile_without_spills() {
     let Some(nvrtc) = nvrtc() else { return };
-    for target in GPU_TARGETS {
+    // The tiles of these µGraphs do not fit the shared memory that every GPU has.
+    for target in [&SM_90, &SM_80] {
         let mut kernels = Vec::new();
         streamed(target, &mut kernels);
         shared(target, &mut kernels);

@@ -1,6 +1,6 @@
 //! For this module's tests: a driver without a device, and libraries for it (`tests/fake_cuda`).
 
-use super::{Context, CublasLt, Cudnn, Driver, Function, Module, SearchPaths};
+use super::{Context, CublasLt, Cudnn, Driver, Function, Module, Nvtx, SearchPaths};
 use crate::cpu::testing::compile_object;
 use libloading::Library;
 use orch_files::Scratch;
@@ -10,6 +10,8 @@ use std::sync::{Arc, OnceLock};
 const SOURCE: &str = include_str!("../../tests/fake_cuda/driver.c");
 
 const CUBLASLT: &str = include_str!("../../tests/fake_cuda/cublaslt.c");
+
+const NVTX: &str = include_str!("../../tests/fake_cuda/nvtx.c");
 
 const CUDNN: &str = include_str!("../../tests/fake_cuda/cudnn.c");
 
@@ -31,6 +33,16 @@ impl FakeLibrary {
         Self::of(OBJECT.get_or_init(|| compile_object(CUDNN)), "libcudnn.so.9")
     }
 
+    pub(super) fn nvtx() -> Self {
+        static OBJECT: OnceLock<Vec<u8>> = OnceLock::new();
+        Self::of(OBJECT.get_or_init(|| compile_object(NVTX)), "libnvtx3interop.so.1")
+    }
+
+    /// What was called since the last time.
+    pub(super) fn log(&self) -> String {
+        log_of(&self.library)
+    }
+
     /// A cuBLASLt that lacks a function.
     pub(super) fn cublaslt_without(symbol: &str) -> Self {
         Self::of(&compile_object(&without(CUBLASLT, symbol)), "libcublasLt.so.13")
@@ -47,8 +59,8 @@ impl FakeLibrary {
         std::fs::write(&path, object).unwrap();
         // SAFETY: the library has no initialisers.
         let library = unsafe { Library::new(&path) }.unwrap();
-        let (cublaslt, cudnn) = (Some(path.clone()), Some(path));
-        Self { library, paths: SearchPaths { cublaslt, cudnn, ..SearchPaths::default() }, _dir: dir }
+        let (cublaslt, cudnn, nvtx) = (Some(path.clone()), Some(path.clone()), Nvtx::File(path));
+        Self { library, paths: SearchPaths { cublaslt, cudnn, nvtx, ..SearchPaths::default() }, _dir: dir }
     }
 
     /// Sets a property; `function` is whose status it is.
@@ -66,6 +78,17 @@ impl FakeLibrary {
 
     pub(super) fn load_cudnn(&self) -> Arc<Cudnn> {
         Arc::new(Cudnn::load(&self.paths).unwrap())
+    }
+}
+
+/// What the log of a fake library has, which is empty afterwards.
+fn log_of(library: &Library) -> String {
+    // SAFETY: the types are those of the sources; the text ends with NUL, and is copied before it changes.
+    unsafe {
+        let log = library.get::<unsafe extern "C" fn() -> *const c_char>("fake_log").unwrap();
+        let text = CStr::from_ptr(log()).to_str().unwrap().to_owned();
+        library.get::<unsafe extern "C" fn()>("fake_clear_log").unwrap()();
+        text
     }
 }
 
@@ -132,13 +155,7 @@ impl Fake {
 
     /// What was called since the last time.
     pub(super) fn log(&self) -> String {
-        // SAFETY: the types are those of the source; the text ends with NUL, and is copied before it changes.
-        unsafe {
-            let log = self.library.get::<unsafe extern "C" fn() -> *const c_char>("fake_log").unwrap();
-            let text = CStr::from_ptr(log()).to_str().unwrap().to_owned();
-            self.library.get::<unsafe extern "C" fn()>("fake_clear_log").unwrap()();
-            text
-        }
+        log_of(&self.library)
     }
 
     /// Bytes of the device that are allocated.

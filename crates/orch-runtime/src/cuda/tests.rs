@@ -194,6 +194,8 @@ fn modules_that_do_not_load_are_explained() {
         "`kernels 0` holds code for sm_80, which Fake 0 (compute capability 9.0) does not run; compile the model for \
          this device"
     );
+    let other = load(b"fake sm_80\nadd\n");
+    assert!(other.contains("(CUDA 13.0) does not load `kernels 0`: CUDA_ERROR_NO_BINARY_FOR_GPU"), "{other}");
     let module = Module::load(&context, "kernels 0", b"fake\nadd\n").unwrap();
     for symbol in ["sub", "", "add\0"] {
         let text = module.function(symbol).err().unwrap().to_string();
@@ -204,6 +206,58 @@ fn modules_that_do_not_load_are_explained() {
     assert_eq!(fake.log(), "", "the function keeps its module");
     drop(add);
     assert_eq!(fake.log(), "unload\n");
+}
+
+/// PTX of this version with the kernels of the fake driver.
+fn ptx(version: &str) -> Vec<u8> {
+    format!("//\n// Generated\n//\n\n.version {version}\n.target sm_80\n\n.visible .entry add(\n)\n")
+        .into_bytes()
+}
+
+#[test]
+fn ptx_is_compiled_for_later_devices() {
+    let fake = Fake::new();
+    fake.set("capability", 120);
+    let context = fake.context();
+    let module = Module::load(&context, "kernels 0", &ptx("8.4")).unwrap();
+    assert_eq!(module.function("add").unwrap().symbol(), "add");
+    // Of a later version than the driver's it is declared to be of that.
+    fake.set("driver_version", 12080);
+    Module::load(&fake.context(), "kernels 0", &ptx("9.2")).unwrap();
+    assert_eq!(fake.log(), "compile PTX 8.4 for sm_120\ncompile PTX 8.7 for sm_120\nunload\n");
+}
+
+#[test]
+fn ptx_that_does_not_compile_is_explained() {
+    let load = |fake: &Fake, version| {
+        Module::load(&fake.context(), "kernels 0", &ptx(version)).err().unwrap().to_string()
+    };
+    let fake = Fake::new();
+    fake.set("capability", 75);
+    assert_eq!(
+        load(&fake, "9.0"),
+        "`kernels 0` holds code for compute_80, which Fake 0 (compute capability 7.5) does not run; compile the model for \
+         this device"
+    );
+    let fake = Fake::new();
+    let text = load(&fake, "10.1");
+    assert!(
+        text.starts_with(
+            "`kernels 0` is PTX of version 10.1, and the driver (CUDA 13.0) compiles versions up to 9.0:"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("nvidia-cuda-nvrtc==13.0.*"), "{text}");
+    fake.fail("cuModuleLoadDataEx", 218, 0);
+    let text = load(&fake, "9.0");
+    assert!(
+        text.contains("(CUDA 13.0) does not compile the PTX of `kernels 0` for Fake 0: error 218"),
+        "{text}"
+    );
+    assert!(text.ends_with("It says:\nptxas application ptx input, line 7; fatal   : Parsing error near '.word': syntax error"), "{text}");
+    let fake = Fake::new();
+    fake.fail("cuModuleLoadDataEx", 221, 0);
+    assert!(load(&fake, "9.0").contains("libnvidia-ptxjitcompiler.so.1"));
 }
 
 #[test]

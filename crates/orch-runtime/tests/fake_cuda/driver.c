@@ -82,6 +82,7 @@ void fake_set(const char *key, int64_t value) {
     else if (!strcmp(key, "device_count")) device_count = value;
     else if (!strcmp(key, "memory_total")) memory_total = value;
     else if (!strcmp(key, "capability")) capability = value;
+    else if (!strcmp(key, "max_shared")) max_shared = value;
     else abort();
 }
 int64_t fake_memory_used(void) { return memory_used; }
@@ -263,19 +264,65 @@ CUresult cuEventElapsedTime(float *ms, void *from, void *to) {
     return 0;
 }
 
-// A module is the text "fake" and then the names of its kernels, each in a line.
+// A module is the word "fake", perhaps with the instruction set that it is for, and then the names of its kernels, each in a line;
+// or PTX with its kernels' first lines.
 typedef struct { char name[128]; int max_dynamic, is_large_cluster; } Function;
 typedef struct { Function functions[16]; int count; } Module;
-CUresult cuModuleLoadData(void **made, const void *image) {
-    CURRENT();
-    if (strncmp(image, "fake\n", 5)) return 200;
-    Module *module = calloc(1, sizeof *module);
-    const char *line = (const char *)image + 5;
-    for (const char *end; (end = strchr(line, '\n')); line = end + 1) {
-        Function *function = &module->functions[module->count++];
-        snprintf(function->name, sizeof function->name, "%.*s", (int)(end - line), line);
-        function->max_dynamic = 49152;
+// Names are those of C, and no longer than a profiler shows.
+static int add_function(Module *module, const char *name, int length) {
+    if (length < 1 || length > 64 || strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789") < (size_t)length)
+        return 0;
+    if (*name >= '0' && *name <= '9') return 0;
+    Function *function = &module->functions[module->count++];
+    snprintf(function->name, sizeof function->name, "%.*s", length, name);
+    function->max_dynamic = 49152;
+    return 1;
+}
+// The newest version of PTX that the driver compiles: 85 for 8.5.
+static int newest_ptx(void) {
+    int major = (int)driver_version / 1000, minor = (int)driver_version % 1000 / 10;
+    return 10 * (major - 4) + minor - (major == 12 && minor > 5);
+}
+static CUresult load_ptx(Module *module, const char *text, int major, int minor, int arch, char *log, size_t size) {
+    if (10 * major + minor > newest_ptx()) {
+        snprintf(log, size, "ptxas fatal   : Unsupported .version %d.%d; current version is '%d.%d'\n", major, minor, newest_ptx() / 10,
+                 newest_ptx() % 10);
+        return 222;
     }
+    if (arch > capability) return 209;
+    note("compile PTX %d.%d for sm_%d\n", major, minor, (int)capability);
+    while ((text = strstr(text, ".entry "))) {
+        text += strlen(".entry ");
+        if (!add_function(module, text, (int)strcspn(text, "("))) return 218;
+    }
+    return 0;
+}
+CUresult cuModuleLoadDataEx(void **made, const void *image, u32 count, int *options, void **values) {
+    char none[1], *log = none;
+    size_t size = 0;
+    for (u32 i = 0; i < count; ++i) {
+        if (options[i] == 5) log = values[i];
+        else if (options[i] == 6) size = (size_t)values[i];
+        else return 1;
+    }
+    CUresult status = enter(__func__);
+    if (status == 218) snprintf(log, size, "ptxas application ptx input, line 7; fatal   : Parsing error near '.word': syntax error\n");
+    if (status) return status;
+    if (!current) return 201;
+    Module *module = calloc(1, sizeof *module);
+    const char *line = image;
+    int arch = (int)capability, major, minor;
+    while (!strncmp(line, "//", 2) || *line == '\n') line = strchr(line, '\n') + 1;
+    if (sscanf(line, ".version %d.%d .target sm_%d", &major, &minor, &arch) == 3) {
+        *made = module;
+        return load_ptx(module, line, major, minor, arch, log, size);
+    }
+    sscanf(line, "fake sm_%d", &arch);
+    if (strncmp(line, "fake", 4)) return 200;
+    if (arch / 10 != capability / 10 || arch > capability) return 209;
+    line = strchr(line, '\n') + 1;
+    for (const char *end; (end = strchr(line, '\n')); line = end + 1)
+        if (!add_function(module, line, (int)(end - line))) return 200;
     *made = module;
     return 0;
 }
@@ -320,8 +367,13 @@ static int cluster_of(const CUlaunchConfig *config, int *is_early) {
     return cluster;
 }
 
-// Kernels work on one float for each thread, and take 5 microseconds. Those of models (k_..) do nothing.
-static int is_models(const char *name) { return name[0] == 'k' && name[1] == '_'; }
+// Kernels work on one float for each thread, and take 5 microseconds. Those of models (MODEL_k0_.., and k_.. while they are
+// timed) do nothing.
+static int is_models(const char *name) {
+    if (!strncmp(name, "k_", 2)) return 1;
+    for (; (name = strstr(name, "_k")); ++name) if (name[2] >= '0' && name[2] <= '9') return 1;
+    return 0;
+}
 static int parameters(const char *name) {
     return is_models(name) ? 0 : !strcmp(name, "add") ? 3 : !strcmp(name, "neg") ? 2 : 1;
 }

@@ -1,5 +1,5 @@
-//! GPUs that fail, and compilers for them: with a driver that has no device and an NVRTC that compiles nothing
-//! (`orch-runtime/tests/fake_cuda`).
+//! GPUs that fail, compilers for them, and what profilers see: with a driver that has no device and an NVRTC that compiles
+//! nothing (`orch-runtime/tests/fake_cuda`).
 
 use crate::support::{Session, good_model};
 use std::path::Path;
@@ -13,6 +13,7 @@ pub fn session(name: &'static str) -> Session {
         ("nvrtc.c", "libnvrtc.so"),
         ("cublaslt.c", "libcublasLt.so"),
         ("cudnn.c", "libcudnn.so"),
+        ("nvtx.c", "libnvtx.so"),
     ] {
         let source =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../orch-runtime/tests/fake_cuda").join(source);
@@ -60,7 +61,7 @@ fn devices() {
         ("a device with too little memory for the model", "set memory_total 300"),
         ("a device with too little memory for a graph", "fail cuGraphLaunch 2 0"),
         ("a device of another generation", "set capability 80"),
-        ("a driver older than the compiler", "fail cuModuleLoadData 222 0"),
+        ("a driver older than the compiler", "fail cuModuleLoadDataEx 222 0"),
         ("a launch that the device refuses", "fail cuGraphLaunch 1 0"),
         ("a device that is lost", "fail cuStreamSynchronize 214 2"),
     ] {
@@ -108,6 +109,120 @@ fn devices() {
     session.finish();
 }
 
+/// What a call says that must succeed.
+fn said(mut command: Command) -> (String, String) {
+    let output = command.output().unwrap();
+    let [out, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success(), "{out}{errors}");
+    (out, errors)
+}
+
+/// Compiles PTX, for no GPU in particular and for the one that is here.
+const PTX: &str = "compile good.onnx --target cuda:compute_80 --nvrtc ./libnvrtc.so -o ptx.orc";
+const PTX_HERE: &str =
+    "compile good.onnx --target cuda --nvrtc ./libnvrtc.so --cuda-driver ./libcuda.so -o here.orc";
+const RUN_PTX: &str = "run ptx.orc --cuda-driver ./libcuda.so";
+
+#[test]
+fn ptx() {
+    let mut session = session("ptx");
+    let note =
+        "are PTX for compute_80, which the driver of any GPU of compute capability 8.0 or later compiles";
+    let (_, errors) = said(session.command(PTX));
+    assert!(errors.contains(note) && !errors.contains("no table"), "{errors}");
+    for capability in [80, 86, 90, 100, 120] {
+        said(steered(&session, RUN_PTX, &format!("set capability {capability}")));
+    }
+    // PTX of a later version than the driver's.
+    let mut later = session.command(PTX);
+    later.env("FAKE_PTX", "9.5").args(["--cache-dir", "later"]);
+    said(later);
+    said(steered(&session, RUN_PTX, "set capability 120\nset driver_version 12080"));
+
+    // A GPU of a generation that has no table.
+    let (_, errors) = said(steered(&session, PTX_HERE, "set capability 120"));
+    assert!(
+        errors.contains("note: there is no table of compute capability 12.0 (Fake 0): kernels have"),
+        "{errors}"
+    );
+    said(steered(&session, &format!("{PTX_HERE} --tune -q"), "set capability 120"));
+    let (plan, _) = said(session.command("explain here.orc"));
+    assert!(plan.contains(" for compute_80 in f32: ") && plan.contains(note), "{plan}");
+    // One that is not here.
+    let unknown = "compile good.onnx --target cuda:sm_121 --nvrtc ./libnvrtc.so -o unknown.orc";
+    let (_, errors) = said(session.command(unknown));
+    assert!(errors.contains("note: there is no table of sm_121: ") && errors.contains(note), "{errors}");
+
+    let command = steered(&session, RUN_PTX, "set capability 75");
+    session.observe("a GPU older than the PTX", RUN_PTX, command);
+    let command = steered(&session, RUN, "set capability 120");
+    session.observe("code of one generation on another", RUN, command);
+    let command = steered(&session, RUN_PTX, "set capability 120\nfail cuModuleLoadDataEx 218 0");
+    session.observe("PTX that the driver does not compile", RUN_PTX, command);
+    let too_new = format!("{PTX_HERE} --cache-dir too-new");
+    let mut command = steered(&session, &too_new, "set capability 120");
+    command.env("FAKE_PTX", "10.0");
+    session.observe("PTX of a language that the driver does not have", &too_new, command);
+    session.case("a GPU that is too old to be named", "compile good.onnx --target cuda:sm_75");
+
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/walkthrough/causal_attention.onnx");
+    session.write("attention.onnx", std::fs::read(model).unwrap());
+    let shared =
+        "compile attention.onnx --target cuda:compute_80 --precision f16 --nvrtc ./libnvrtc.so -o ptx.orc -q";
+    said(session.command(shared));
+    let command = steered(&session, RUN_PTX, "set max_shared 1024");
+    session.observe("a GPU with less shared memory", RUN_PTX, command);
+    session.finish();
+}
+
+#[test]
+fn kernels_are_named_by_model_and_share_the_cache() {
+    let session = session("profilers");
+    let kernels = || std::fs::read_dir(session.cache().join("kernels")).unwrap().count();
+    let before = kernels();
+    session.write("other model.onnx", good_model().encode());
+    for (target, ends) in [("cuda:sm_90", "cubin"), ("cuda:compute_80", "ptx")] {
+        for (model, name) in [("good.onnx", "good"), ("other model.onnx", "other_model")] {
+            let mut command =
+                session.command(&format!("compile --target {target} --nvrtc ./libnvrtc.so -o it.orc -q"));
+            command.arg(model);
+            said(command);
+            let (plan, _) = said(session.command("explain it.orc --json"));
+            assert!(plan.contains(&format!("\"symbol\": \"{name}_k0_mul_max_add\"")), "{plan}");
+            let (source, _) = said(session.command("explain it.orc --source k0"));
+            assert!(source.contains(&format!("{name}_k0_mul_max_add(")), "{source}");
+            let mut command = session.command("run it.orc --cuda-driver ./libcuda.so");
+            command.env("FAKE_CUDA", "set capability 90");
+            said(command);
+        }
+        let files = std::fs::read_dir(session.cache().join("kernels")).unwrap().flatten();
+        let of_kind = files.filter(|file| file.path().extension().is_some_and(|found| found == ends));
+        assert_eq!(of_kind.count(), 1, "{target}");
+    }
+    assert_eq!(kernels(), before + 1, "PTX beside the cubin that was there");
+
+    let marked = |arguments: &str, variable: &str, value: &str| {
+        let mut command = session.command(arguments);
+        command.env("FAKE_NVTX", "1").env(variable, value);
+        said(command)
+            .1
+            .lines()
+            .filter(|line| line.contains("begin") || line.contains("end"))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    assert_eq!(marked(RUN, "ORCHESTRION_NVTX", "./libnvtx.so"), "begin good\nend");
+    let steps = "begin good\n  begin k0_mul_max_add\n  end\nend";
+    assert_eq!(marked(CHECKED, "ORCHESTRION_NVTX", "./libnvtx.so"), steps);
+    for (variable, value) in [
+        ("ORCHESTRION_NVTX", "0"),
+        ("ORCHESTRION_NVTX", "./absent.so"),
+        ("NVTX_INJECTION64_PATH", "/absent.so"),
+    ] {
+        assert_eq!(marked(RUN, variable, value), "");
+    }
+}
+
 #[test]
 fn refused_sources_are_kept() {
     let session = session("refused");
@@ -120,7 +235,7 @@ fn refused_sources_are_kept() {
             "error: internal error: NVRTC does not compile generated source `k0_mul_max_add`, kept at ";
         let rest = said.strip_prefix(start).unwrap_or_else(|| panic!("{said}"));
         let (path, rest) = rest.split_once(":\n").unwrap();
-        assert!(std::fs::read_to_string(path).unwrap().contains("k_mul_max_add("), "{path}");
+        assert!(std::fs::read_to_string(path).unwrap().contains("k_mul_max_add____"), "{path}");
         assert!(rest.starts_with(name) && rest.contains("This is a bug in Orchestrion"), "{said}");
     }
 }

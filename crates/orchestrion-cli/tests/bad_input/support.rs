@@ -74,9 +74,10 @@ impl Session {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrion"));
         command.args(arguments.split_whitespace()).current_dir(self.work()).stdin(Stdio::null());
         command.env_remove("ORCHESTRION_CC").env("ORCHESTRION_CACHE", self.folder.join("cache"));
-        for name in ["NVRTC", "CUDA_DRIVER", "CUBLASLT", "CUDNN"] {
+        for name in ["NVRTC", "CUDA_DRIVER", "CUBLASLT", "CUDNN", "NVTX"] {
             command.env_remove(format!("ORCHESTRION_{name}"));
         }
+        command.env_remove("NVTX_INJECTION64_PATH");
         command.env_remove("VIRTUAL_ENV").env_remove("CONDA_PREFIX");
         command.env("RUST_BACKTRACE", "0");
         command

@@ -12,8 +12,9 @@ use orch_thread::target::{X86_64_AMX, X86_64_V3, X86_64_V4, X86_64_V4_BF16};
 use orch_tune::{Database, DatabaseError};
 
 /// The tools for the target of the options: `cpu` or none for this machine's CPU, the name of another CPU target,
-/// `cuda` for this machine's first GPU, `cuda:NUMBER` for another of it, `cuda:NAME` for one that need not be here. `half` is the
-/// type of the factors of the model's products, if that is f16 or bf16 ([`orch_compute::factors::half_factors`]).
+/// `cuda` for this machine's first GPU, `cuda:NUMBER` for another of it, `cuda:NAME` for one that need not be here (see
+/// [`Options::target`]). `half` is the type of the factors of the model's products, if that is f16 or bf16
+/// ([`orch_compute::factors::half_factors`]).
 ///
 /// # Errors
 /// If there is no such target, it does not have the precision, tools are missing, or others may write to the cache.
@@ -24,8 +25,7 @@ pub fn find(options: &Options, half: Option<DType>) -> Result<Box<dyn Backend>, 
         return Ok(Box::new(Cuda::of_device(number, options, half)?));
     }
     if let Some(gpu) = name.strip_prefix("cuda:") {
-        let target = GPU_TARGETS.iter().find(|target| target.name == gpu).ok_or_else(|| unknown(name))?;
-        return Ok(Box::new(Cuda::of_target(target, options, half)));
+        return Ok(Box::new(Cuda::of_name(gpu, options, half)?.ok_or_else(|| unknown(name))?));
     }
     let machine = Machine::detect();
     if name == "cpu" {

@@ -20,7 +20,7 @@ pub fn kernel_infos(
             let cta = cta_info(program, object.resources);
             let mut info = KernelInfo {
                 name: kernel.name.clone(),
-                symbol: program.name.clone(),
+                symbol: source.symbols.first().cloned().unwrap_or_default(),
                 library,
                 tasks: program.tasks,
                 scratch_bytes: program.scratch_bytes(),

@@ -19,8 +19,7 @@ pub fn sources(
         let program = &kernel.design.kernel.program;
         let violations = validate_thread(program);
         if violations.is_empty() {
-            let (name, symbols) = (kernel.name.clone(), vec![program.name.clone()]);
-            return Ok(Source { name, text: toolchain.source(program), symbols });
+            return Ok(toolchain.source(&kernel.name, program));
         }
         Err(Error::Internal(format!("kernel {} is not valid: {}", kernel.name, violations.join("; "))))
     };

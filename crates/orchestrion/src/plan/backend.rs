@@ -26,7 +26,7 @@ use orch_thread::{OperandPrecision, ThreadProgram};
 pub struct TargetInfo {
     /// The kind of device.
     pub device: Device,
-    /// The target whose capability numbers kernels are made for: `x86-64-v4`, `sm_90`.
+    /// The target whose capability numbers kernels are made for: `x86-64-v4`, `sm_90`, for PTX `compute_80`.
     pub name: String,
     /// The machine that kernels are made on or for, in words.
     pub machine: String,
@@ -51,6 +51,8 @@ pub struct TargetInfo {
     pub extensions: Vec<String>,
     /// True if kernels can be timed: the target is this machine.
     pub is_measurable: bool,
+    /// What the caller should know of the target.
+    pub note: Option<String>,
 }
 
 impl TargetInfo {
@@ -97,8 +99,8 @@ pub trait Toolchain: Sync {
     /// If there is none.
     fn compiler(&self) -> Result<String, Error>;
 
-    /// Source of a valid program, in C or CUDA C++.
-    fn source(&self, program: &ThreadProgram) -> String;
+    /// Source of a valid program, in C or CUDA C++; `name` is for messages.
+    fn source(&self, name: &str, program: &ThreadProgram) -> Source;
 
     /// Compiles sources, or takes the objects that are in the cache.
     ///

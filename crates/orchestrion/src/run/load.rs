@@ -8,7 +8,7 @@ use crate::parallel::MAX_THREADS;
 use crate::{Error, Precision};
 use bytes::Bytes;
 use orch_runtime::cpu::{Library, Pool, PoolOptions};
-use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module};
+use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module, ProfilerRanges};
 use orch_runtime::program::{
     Access, Action, Base, BufferRef, HostStep, Program, ProgramError, Step, TensorRef,
 };
@@ -86,22 +86,32 @@ pub fn on_gpu(
         Ok(cuda::Launch { function, shape, buffers, tensor_maps, call })
     };
     let program = program(manifest, constants, &launch)?;
+    let steps = manifest.steps.iter().map(|step| step.name.as_str());
+    let ranges = ProfilerRanges::load(&options.cuda, &manifest.model.label(), steps);
     let options =
         ExecutableOptions { check_each_step: options.check_each_step, ..ExecutableOptions::default() };
-    let program = cuda::CudaProgram::new(&context, program, options).map_err(Error::from)?;
+    let program =
+        cuda::CudaProgram::new(&context, program, options).map_err(Error::from)?.with_ranges(ranges);
     check_memory(manifest, 0)?;
     Ok(program)
 }
 
-/// Refuses a GPU that does not run code of the manifest's instruction set: `sm_XY` runs on X.Y and later ones of X.
+/// Refuses a GPU that does not run code of the manifest's target, or has less shared memory than the kernels take.
 fn check_device(manifest: &Manifest, device: &Device) -> Result<(), Error> {
-    let digits = manifest.target.trim_start_matches("sm_");
-    let (major, minor) = digits.split_at_checked(digits.len().saturating_sub(1)).unwrap_or_default();
     let info = device.info();
-    let runs_here = major.parse() == Ok(info.capability.major)
-        && minor.parse().is_ok_and(|minor: u32| minor <= info.capability.minor);
-    if runs_here {
-        return Ok(());
+    if info.capability.runs(&manifest.target) {
+        let ctas = manifest.kernels.iter().filter_map(|kernel| kernel.cta.as_ref());
+        let needed = ctas.map(|cta| cta.shared_bytes).max().unwrap_or(0);
+        if needed <= info.shared_bytes_per_block as usize {
+            return Ok(());
+        }
+        return Err(Error::Environment(format!(
+            "a kernel of the executable takes {} KiB of shared memory, but a CTA of {} has {}; compile it again for this GPU \
+             (--target cuda)",
+            needed.div_ceil(1 << 10),
+            info.name,
+            info.shared_bytes_per_block >> 10
+        )));
     }
     Err(Error::Environment(format!(
         "the executable is for `{}`, but the GPU of this machine, {}, has compute capability {}; compile it again for this one \

@@ -98,6 +98,7 @@ fn write_plan(manifest: &Manifest, measured: &[Measured], text: &mut String) -> 
         report.modelled_us,
         manifest.arena_bytes as f64 / f64::from(1 << 20)
     )?;
+    report.notes.iter().try_for_each(|note| writeln!(text, "note: {note}"))?;
     if let Some(without_us) = report.without_superoptimizer_us {
         writeln!(text, "{}", superoptimizer(manifest, without_us))?;
     }

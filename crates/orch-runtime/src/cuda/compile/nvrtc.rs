@@ -1,4 +1,4 @@
-//! NVRTC: CUDA C++ to cubins, without a GPU and without any header.
+//! NVRTC: CUDA C++ to cubins or PTX, without a GPU and without any header.
 //!
 //! NVRTC brings no headers (neither `cuda_fp16.h` nor `stdint.h`), and none are searched for: sources declare what they
 //! need. Multiply-adds are fused, as is CUDA's default; nothing else departs from IEEE semantics.
@@ -26,7 +26,7 @@ pub struct Nvrtc {
 /// What code is generated for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NvrtcTarget {
-    /// The instruction set, like `sm_80` or `sm_90a`.
+    /// The instruction set, like `sm_80` or `sm_90a`; like `compute_80` for PTX, which drivers compile.
     pub arch: String,
     /// Further options of NVRTC, one each.
     pub options: Vec<String>,
@@ -34,16 +34,16 @@ pub struct NvrtcTarget {
 
 /// Compiled kernels.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Cubin {
-    /// The code, for [`Module::load`](crate::cuda::Module::load).
+pub struct DeviceCode {
+    /// A cubin or PTX, for [`Module::load`](crate::cuda::Module::load).
     pub bytes: Bytes,
     /// What the compiler said.
     pub log: String,
-    /// The resources of each kernel, in the compiler's order.
+    /// The resources of each kernel, in the compiler's order; none of PTX, whose registers the driver allocates.
     pub kernels: Vec<KernelResources>,
 }
 
-/// Why there is no cubin.
+/// Why there is no code.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NvrtcError {
     /// This release does not know the instruction set.
@@ -121,10 +121,14 @@ symbol_table! {
         log = c"nvrtcGetProgramLog": fn(NvrtcProgram, *mut c_char) -> NvrtcStatus;
         cubin_size = c"nvrtcGetCUBINSize": fn(NvrtcProgram, *mut usize) -> NvrtcStatus;
         cubin = c"nvrtcGetCUBIN": fn(NvrtcProgram, *mut c_char) -> NvrtcStatus;
+        ptx_size = c"nvrtcGetPTXSize": fn(NvrtcProgram, *mut usize) -> NvrtcStatus;
+        ptx = c"nvrtcGetPTX": fn(NvrtcProgram, *mut c_char) -> NvrtcStatus;
     }
 }
 
 const SUCCESS: NvrtcStatus = 0;
+/// What names of instruction sets begin with for which PTX is generated.
+const PTX: &str = "compute_";
 /// `NVRTC_ERROR_COMPILATION`, and `NVRTC_ERROR_INTERNAL_ERROR`: sources can bring that about, too.
 const REJECTED: [NvrtcStatus; 2] = [6, 11];
 
@@ -147,9 +151,14 @@ impl NvrtcTarget {
             .collect()
     }
 
-    /// The number of the instruction set: 90 of `sm_90a`.
+    /// True if PTX is generated.
+    pub fn is_ptx(&self) -> bool {
+        self.arch.starts_with(PTX)
+    }
+
+    /// The number of the instruction set: 90 of `sm_90a`, 80 of `compute_80`.
     fn number(&self) -> Option<u32> {
-        let digits = self.arch.strip_prefix("sm_")?;
+        let digits = self.arch.strip_prefix("sm_").or_else(|| self.arch.strip_prefix(PTX))?;
         digits.strip_suffix(['a', 'f']).unwrap_or(digits).parse().ok()
     }
 }
@@ -205,7 +214,12 @@ impl Nvrtc {
     ///
     /// # Errors
     /// [`NvrtcError::Rejected`] if the source is not accepted; otherwise if the compiler cannot do its work.
-    pub fn compile(&self, source: &Source, target: &NvrtcTarget, folder: &Path) -> Result<Cubin, NvrtcError> {
+    pub fn compile(
+        &self,
+        source: &Source,
+        target: &NvrtcTarget,
+        folder: &Path,
+    ) -> Result<DeviceCode, NvrtcError> {
         if target.number().is_none_or(|number| !self.archs.contains(&number)) {
             return Err(NvrtcError::UnknownArch {
                 arch: target.arch.clone(),
@@ -229,8 +243,8 @@ impl Nvrtc {
             }
             _ => return Err(self.failed(source, status, &log)),
         }
-        let bytes = program.cubin().map_err(|status| self.failed(source, status, &log))?;
-        Ok(Cubin { bytes: bytes.into(), kernels: resources::of_log(&log), log })
+        let bytes = program.code(target).map_err(|status| self.failed(source, status, &log))?;
+        Ok(DeviceCode { bytes: bytes.into(), kernels: resources::of_log(&log), log })
     }
 
     fn create(&self, source: &Source) -> Result<Compilation<'_>, NvrtcError> {
@@ -298,9 +312,15 @@ impl Compilation<'_> {
         lines.filter(|line| !line.contains(": Compile time = ")).flat_map(|line| [line, "\n"]).collect()
     }
 
-    /// The code.
-    fn cubin(&self) -> Result<Vec<u8>, NvrtcStatus> {
-        self.read(self.api.cubin_size, self.api.cubin)
+    /// The cubin or PTX.
+    fn code(&self, target: &NvrtcTarget) -> Result<Vec<u8>, NvrtcStatus> {
+        if !target.is_ptx() {
+            return self.read(self.api.cubin_size, self.api.cubin);
+        }
+        let mut text = self.read(self.api.ptx_size, self.api.ptx)?;
+        // It comes with a NUL.
+        text.truncate(text.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1));
+        Ok(text)
     }
 
     fn read(
@@ -326,9 +346,9 @@ impl Drop for Compilation<'_> {
     }
 }
 
-impl std::fmt::Debug for Cubin {
+impl std::fmt::Debug for DeviceCode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Cubin({} bytes, {:?})", self.bytes.len(), self.kernels)
+        write!(f, "DeviceCode({} bytes, {:?})", self.bytes.len(), self.kernels)
     }
 }
 

@@ -17,16 +17,7 @@ pub(in crate::cuda) fn capability(cubin: &[u8]) -> Option<Capability> {
     }
     let (abi, flags) = (*cubin.get(8)?, field(48)?);
     let number = u32::from(if abi >= 8 { flags[1] } else { flags[0] });
-    Some(Capability { major: number / 10, minor: number % 10 })
-}
-
-impl Capability {
-    /// True if a device of `device` runs code for this instruction set: that of its own generation, up to its own
-    /// minor version. (Code that uses features of one version only, like `sm_90a`, does not say so in its header; the
-    /// driver refuses it elsewhere.)
-    pub(in crate::cuda) fn runs_on(self, device: Capability) -> bool {
-        self.major == device.major && self.minor <= device.minor
-    }
+    Some(Capability::of_number(number))
 }
 
 #[cfg(test)]
@@ -58,12 +49,5 @@ mod tests {
         for len in 0..52 {
             assert_eq!(capability(&header(8, 0x600_5a04)[..len.min(49)]), None);
         }
-    }
-
-    #[test]
-    fn code_runs_within_a_generation() {
-        let version = |major, minor| Capability { major, minor };
-        assert!(version(8, 0).runs_on(version(8, 6)) && version(9, 0).runs_on(version(9, 0)));
-        assert!(!version(8, 6).runs_on(version(8, 0)) && !version(8, 0).runs_on(version(9, 0)));
     }
 }

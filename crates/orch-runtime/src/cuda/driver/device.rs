@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::sync::Arc;
 
-/// A CUDA version.
+/// A version of CUDA, or of the PTX ISA.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Version {
     /// As 12 in 12.4.
@@ -219,6 +219,23 @@ impl Version {
 }
 
 impl Capability {
+    /// The capability that tools write as one number: 9.0 as 90, 12.0 as 120.
+    pub fn of_number(number: u32) -> Self {
+        Self { major: number / 10, minor: number % 10 }
+    }
+
+    /// True if a device of this capability runs code for a target: for `sm_XY` devices of its generation do, from X.Y on, and for
+    /// `compute_XY`, which is PTX, all from X.Y on. (Code that uses features of one version only, like `sm_90a`, runs on
+    /// that version alone.)
+    pub fn runs(self, target: &str) -> bool {
+        let of = |digits: &str| digits.parse().ok().map(Self::of_number);
+        if let Some(needed) = target.strip_prefix("compute_").and_then(of) {
+            return needed <= self;
+        }
+        let needed = target.strip_prefix("sm_").and_then(of);
+        needed.is_some_and(|needed| needed.major == self.major && needed.minor <= self.minor)
+    }
+
     /// The compiler's name of the instruction set, with the features that only this generation has: `sm_90a`, and
     /// `sm_80` where there are no such.
     pub fn arch(self) -> String {
@@ -260,5 +277,20 @@ impl fmt::Debug for Device {
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Context").field(&self.0.device).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Capability;
+
+    #[test]
+    fn binaries_run_within_a_generation_and_ptx_on_later_ones() {
+        let runs = |device, target| Capability::of_number(device).runs(target);
+        assert!(runs(86, "sm_80") && runs(90, "sm_90") && runs(120, "sm_120"));
+        assert!(!runs(80, "sm_86") && !runs(90, "sm_80") && !runs(120, "sm_100"));
+        assert!(runs(80, "compute_80") && runs(90, "compute_80") && runs(120, "compute_80"));
+        assert!(!runs(75, "compute_80") && !runs(80, "compute_90"));
+        assert!(!runs(90, "90") && !runs(90, "sm_") && !runs(90, "compute_x"));
     }
 }

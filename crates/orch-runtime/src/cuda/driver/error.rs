@@ -136,6 +136,39 @@ pub enum CudaError {
         /// The driver's explanation.
         message: String,
     },
+    /// The driver does not compile PTX.
+    #[error(
+        "the driver (CUDA {driver}) does not compile the PTX of `{module}` for {device}: {reason}; install a newer \
+         driver, or compile the model with NVRTC {driver} (`pip install nvidia-cuda-nvrtc=={driver}.*`). A container needs the \
+         driver's compiler (libnvidia-ptxjitcompiler.so.1) of its host{}", said(.log)
+    )]
+    NotCompiled {
+        /// The module.
+        module: String,
+        /// The CUDA version that the driver supports.
+        driver: Version,
+        /// The device's name.
+        device: String,
+        /// The driver's name of the error, and its explanation.
+        reason: String,
+        /// What the driver's compiler said.
+        log: String,
+    },
+    /// PTX is of a version that the driver does not have.
+    #[error(
+        "`{module}` is PTX of version {found}, and the driver (CUDA {driver}) compiles versions up to {newest}: install a \
+         newer driver, or compile the model with NVRTC {driver} (`pip install nvidia-cuda-nvrtc=={driver}.*`)"
+    )]
+    PtxTooNew {
+        /// The module.
+        module: String,
+        /// The version that it is written in.
+        found: Version,
+        /// The newest that the driver compiles.
+        newest: Version,
+        /// The CUDA version that the driver supports.
+        driver: Version,
+    },
     /// A kernel broke the rules: the process has lost this device.
     #[error(
         "internal error: {} ({name}) while {doing}. The device stays unusable until this process ends. `orchestrion \
@@ -212,14 +245,20 @@ pub(in crate::cuda) mod code {
     pub(crate) const SUCCESS: i32 = 0;
     pub(crate) const OUT_OF_MEMORY: i32 = 2;
     pub(crate) const NO_DEVICE: i32 = 100;
-    /// Not for this device, or not a module: invalid image, no binary for the device, and versions of PTX.
-    pub(crate) const NOT_LOADABLE: [i32; 4] = [200, 209, 218, 222];
+    /// Not for this device, or not a module: invalid image, no binary for the device, invalid PTX, no compiler of PTX, a version of
+    /// PTX, and compiling that is switched off.
+    pub(crate) const NOT_LOADABLE: [i32; 6] = [200, 209, 218, 221, 222, 223];
     /// Of a kernel: illegal address, timeout, assertion, stack, instruction, alignment, address space, program counter,
     /// and what has no other name.
     pub(crate) const FAULTS: [i32; 9] = [700, 702, 710, 714, 715, 716, 717, 718, 719];
     pub(crate) const NOT_AVAILABLE: i32 = 46;
     /// Of the device: driver shut down, memory or link defect, contained defect, context gone, other device, unknown.
     pub(crate) const LOST: [i32; 7] = [4, 214, 220, 226, 709, 911, 999];
+}
+
+/// A log as the end of a message.
+fn said(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!(". It says:\n{log}") }
 }
 
 fn fault(name: &str) -> &'static str {

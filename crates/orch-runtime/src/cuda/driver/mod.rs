@@ -8,6 +8,7 @@ pub(super) mod error;
 pub(super) mod loader;
 pub(super) mod memory;
 pub(super) mod module;
+pub(super) mod ptx;
 pub(super) mod search;
 pub(super) mod stream;
 pub(super) mod sys;

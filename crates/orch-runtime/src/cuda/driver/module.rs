@@ -1,12 +1,16 @@
 //! Compiled code on a device, and launching it.
 
 use super::cubin;
-use super::device::Context;
+use super::device::{Capability, Context};
 use super::error::{CudaError, code};
+use super::loader::Driver;
+use super::ptx::{self, PtxHeader};
 use super::stream::Stream;
 use super::sys::{
-    Attribute, AttributeValue, DriverHandle, LaunchConfig, function_attribute, launch_attribute,
+    Attribute, AttributeValue, DriverHandle, DriverStatus, LaunchConfig, function_attribute, jit_option,
+    launch_attribute,
 };
+use std::borrow::Cow;
 use std::ffi::{CString, c_int, c_void};
 use std::fmt;
 use std::sync::Arc;
@@ -73,39 +77,40 @@ pub struct LaunchShape {
 const PORTABLE_CLUSTER: u32 = 8;
 
 impl Module {
-    /// Loads the bytes of a cubin; messages refer to it as `name`.
+    /// Loads a cubin, or PTX, which the driver compiles; messages refer to it as `name`.
     ///
     /// # Errors
-    /// If it is for another compute capability, or the driver does not load it.
-    pub fn load(context: &Context, name: &str, cubin: &[u8]) -> Result<Self, CudaError> {
+    /// If it is for another compute capability, or the driver does not load or compile it.
+    pub fn load(context: &Context, name: &str, image: &[u8]) -> Result<Self, CudaError> {
         let info = context.device().info();
-        let wrong_arch = |arch: String| CudaError::WrongArch {
-            module: name.to_owned(),
-            arch,
-            device: info.name.clone(),
-            capability: info.capability,
+        let ptx = PtxHeader::of(image);
+        let arch = match ptx {
+            Some(PtxHeader { capability: Capability { major, minor }, .. }) => {
+                Some(format!("compute_{major}{minor}"))
+            }
+            None => cubin::capability(image).map(|Capability { major, minor }| format!("sm_{major}{minor}")),
         };
-        let target = cubin::capability(cubin);
-        if let Some(target) = target.filter(|target| !target.runs_on(info.capability)) {
-            return Err(wrong_arch(format!("sm_{}{}", target.major, target.minor)));
+        if let Some(arch) = arch.filter(|arch| !info.capability.runs(arch)) {
+            return Err(CudaError::WrongArch {
+                module: name.to_owned(),
+                arch,
+                device: info.name.clone(),
+                capability: info.capability,
+            });
         }
         let driver = context.enter()?;
-        let mut handle: DriverHandle = std::ptr::null_mut();
-        // SAFETY: the driver takes the size from the image, whose content it trusts, as this crate does. The copy ends
-        // with a NUL, which ends what is not an image after all.
-        let status = unsafe {
-            let image = [cubin, &[0]].concat();
-            (driver.api.module_load)(&raw mut handle, image.as_ptr().cast())
-        };
-        let doing = || format!("loading `{name}`");
-        match driver.check(status, doing) {
+        let image = driver.accepted(name, image)?;
+        let (handle, status, log) = driver.load_module(&image);
+        match driver.check(status, || format!("loading `{name}`")) {
             Ok(()) => Ok(Self(Arc::new(Loaded { context: context.clone(), handle, name: name.to_owned() }))),
             Err(CudaError::Driver { name: error, message, .. }) if code::NOT_LOADABLE.contains(&status) => {
-                Err(CudaError::NotLoadable {
-                    module: name.to_owned(),
-                    driver: driver.version(),
-                    name: error,
-                    message,
+                let (module, driver) = (name.to_owned(), driver.version());
+                Err(match ptx {
+                    Some(_) => {
+                        let (device, reason) = (info.name.clone(), format!("{error} ({message})"));
+                        CudaError::NotCompiled { module, driver, device, reason, log }
+                    }
+                    None => CudaError::NotLoadable { module, driver, name: error, message },
                 })
             }
             Err(error) => Err(error),
@@ -124,6 +129,49 @@ impl Module {
         // SAFETY: the pointer is to a handle, the name ends with NUL, and the module lives as long as `self`.
         let find = |found| unsafe { (driver.api.module_function)(found, self.0.handle, name.as_ptr()) };
         Ok(Function { module: self.clone(), handle: driver.create(doing, find)?, symbol: symbol.into() })
+    }
+}
+
+impl Driver {
+    /// The image as the driver takes it: PTX of a later version than the driver's is declared to be of that, where its meaning is
+    /// the same.
+    ///
+    /// # Errors
+    /// If it may not be.
+    pub fn accepted<'a>(&self, name: &str, image: &'a [u8]) -> Result<Cow<'a, [u8]>, CudaError> {
+        let Some(header) = PtxHeader::of(image) else { return Ok(Cow::Borrowed(image)) };
+        let newest = ptx::newest(self.version());
+        ptx::for_version(image, newest).ok_or_else(|| CudaError::PtxTooNew {
+            module: name.to_owned(),
+            found: header.version,
+            newest,
+            driver: self.version(),
+        })
+    }
+
+    /// The module of an image for the current context, the status, and what the driver's compiler said of an error.
+    fn load_module(&self, image: &[u8]) -> (DriverHandle, DriverStatus, String) {
+        const LOG_BYTES: usize = 8 << 10;
+        let mut handle: DriverHandle = std::ptr::null_mut();
+        let mut log = vec![0u8; LOG_BYTES];
+        let mut options = [jit_option::ERROR_LOG_BUFFER, jit_option::ERROR_LOG_BUFFER_SIZE_BYTES];
+        let size = std::ptr::without_provenance_mut::<c_void>(LOG_BYTES);
+        let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), size];
+        // The copy ends with a NUL, which ends PTX, and what is no image after all.
+        let image = [image, &[0]].concat();
+        // SAFETY: the driver takes the size from the image, whose content it trusts, as this crate does. There are two options, whose
+        // values are a buffer and its size.
+        let status = unsafe {
+            (self.api.module_load)(
+                &raw mut handle,
+                image.as_ptr().cast(),
+                2,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        let said = log.split(|&byte| byte == 0).next().unwrap_or_default();
+        (handle, status, String::from_utf8_lossy(said).trim().to_owned())
     }
 }
 

@@ -1,13 +1,16 @@
 //! Finding CUDA's libraries on this machine.
 //!
 //! The driver (`libcuda.so.1`) comes with the system's NVIDIA driver, so the system's loader finds it. NVRTC and cuBLASLt
-//! come with a CUDA toolkit or with the Python packages `nvidia-cuda-nvrtc` and `nvidia-cublas`, cuDNN with packages of its
-//! own; few of these put them where the loader looks.
+//! come with a CUDA toolkit or with the Python packages `nvidia-cuda-nvrtc` and `nvidia-cublas`, cuDNN and NVTX with packages
+//! of their own; few of these put them where the loader looks. All but the driver are searched for alike: a file that the caller
+//! names and nothing else; else one that the process has loaded, as PyTorch does, which a second release beside it may not
+//! fit; then Python's packages; then what the loader finds; then toolkits.
 
 use super::error::CudaError;
-use crate::os::{check_library, loader_message};
+use crate::os::{check_library, loaded_file, loader_message};
 use libloading::Library;
 use libloading::os::unix;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -22,8 +25,36 @@ pub struct SearchPaths {
     pub cublaslt: Option<PathBuf>,
     /// cuDNN's library; nothing else is tried if it is given.
     pub cudnn: Option<PathBuf>,
+    /// Whether runs are marked for profilers, and by what.
+    pub nvtx: Nvtx,
     /// `site-packages` folders of Python, which may hold NVIDIA's packages.
     pub site_packages: Vec<PathBuf>,
+}
+
+/// NVTX, the library by which profilers are told which run and which step of a model work belongs to. It is loaded for them only.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Nvtx {
+    /// Nothing is marked.
+    #[default]
+    Off,
+    /// Runs are marked if the library is found where others are.
+    On,
+    /// Runs are marked by this library, if it loads.
+    File(PathBuf),
+}
+
+impl Nvtx {
+    /// What a setting means: `0` or nothing, `1`, or a file; where nothing is set, `1` if a profiler of this process takes marks
+    /// (such profilers set `NVTX_INJECTION64_PATH`).
+    pub fn of_setting(setting: Option<&OsStr>, has_profiler: bool) -> Self {
+        match setting {
+            None if has_profiler => Self::On,
+            None => Self::Off,
+            Some(setting) if setting.is_empty() || setting == "0" => Self::Off,
+            Some(setting) if setting == "1" => Self::On,
+            Some(file) => Self::File(file.into()),
+        }
+    }
 }
 
 /// A library of CUDA, which stays loaded until the process ends: its threads may.
@@ -72,6 +103,15 @@ const CUDNN: Sought = Sought {
     advice: CUDNN_ADVICE,
 };
 
+/// That of CUDA 13, and the one of CUDA 12.
+const NVTX: Sought = Sought {
+    what: "NVTX (a library of marks for profilers)",
+    names: &["libnvtx3interop.so.1", "libnvToolsExt.so.1"],
+    packages: &["nvidia/cu13/lib", "nvidia/nvtx/lib"],
+    companions: None,
+    advice: "`pip install nvidia-nvtx` or a CUDA toolkit brings it",
+};
+
 const DRIVER_ADVICE: &str = "CUDA needs an NVIDIA GPU and its driver (https://www.nvidia.com/drivers); in a container, \
      start it with the GPU (Docker: `--gpus all`). Models compile for the CPU without";
 
@@ -86,6 +126,9 @@ const CUDNN_ADVICE: &str = "cuDNN is not needed: it convolves where --tune finds
      `pip install nvidia-cudnn-cu13` (`-cu12` for drivers of CUDA 12) brings it; name a file with the option --cudnn if it is \
      elsewhere";
 
+/// Where CUDA toolkits are.
+const TOOLKITS: &str = "/usr/local";
+
 /// `RTLD_NOLOAD` of `dlfcn.h`: opens a library only if it is loaded.
 const RTLD_NOLOAD: std::ffi::c_int = 4;
 
@@ -93,47 +136,90 @@ const RTLD_NOLOAD: std::ffi::c_int = 4;
 pub(in crate::cuda) fn driver(paths: &SearchPaths) -> Result<Found, CudaError> {
     let candidates =
         paths.driver.clone().map_or_else(|| vec![PathBuf::from("libcuda.so.1")], |path| vec![path]);
-    first("the NVIDIA driver's library", &candidates, None, DRIVER_ADVICE)
+    let mut tried = Vec::new();
+    let found = candidates.iter().find_map(|path| open(path, None, &mut tried));
+    found.ok_or(CudaError::NoLibrary { library: "the NVIDIA driver's library", tried, advice: DRIVER_ADVICE })
 }
 
 /// Loads NVRTC.
 pub(in crate::cuda) fn nvrtc(paths: &SearchPaths) -> Result<Found, CudaError> {
-    NVRTC.first(paths.nvrtc.as_ref(), paths)
+    NVRTC.find(paths.nvrtc.as_deref(), &paths.site_packages)
 }
 
 /// Loads cuBLASLt.
 pub(in crate::cuda) fn cublaslt(paths: &SearchPaths) -> Result<Found, CudaError> {
-    CUBLASLT.first(paths.cublaslt.as_ref(), paths)
+    CUBLASLT.find(paths.cublaslt.as_deref(), &paths.site_packages)
 }
 
 /// Loads cuDNN.
 pub(in crate::cuda) fn cudnn(paths: &SearchPaths) -> Result<Found, CudaError> {
-    CUDNN.first(paths.cudnn.as_ref(), paths)
+    CUDNN.find(paths.cudnn.as_deref(), &paths.site_packages)
+}
+
+/// Loads NVTX; `None` if nothing is to be marked.
+pub(in crate::cuda) fn nvtx(paths: &SearchPaths) -> Option<Result<Found, CudaError>> {
+    let given = match &paths.nvtx {
+        Nvtx::Off => return None,
+        Nvtx::On => None,
+        Nvtx::File(file) => Some(file.as_path()),
+    };
+    Some(NVTX.find(given, &paths.site_packages))
 }
 
 impl Sought {
-    /// Loads it, unless this process has it already: PyTorch brings its own, which a second release beside it may not fit.
-    fn first(&self, given: Option<&PathBuf>, paths: &SearchPaths) -> Result<Found, CudaError> {
-        if let Some(found) = self.names.iter().find_map(|name| loaded(name)).filter(|_| given.is_none()) {
-            return Ok(found);
-        }
-        first(self.what, &self.candidates(given, paths), self.companions, self.advice)
+    /// Loads it, unless this process has it already.
+    fn find(&self, given: Option<&Path>, site_packages: &[PathBuf]) -> Result<Found, CudaError> {
+        let mut tried = Vec::new();
+        let found = match given {
+            Some(path) => open(path, self.companions, &mut tried),
+            None => self.search(site_packages, Path::new(TOOLKITS), &mut tried),
+        };
+        found.ok_or(CudaError::NoLibrary { library: self.what, tried, advice: self.advice })
     }
 
-    /// Files to try: the one that is given, or those in Python's packages, then those that the loader and toolkits have.
-    fn candidates(&self, given: Option<&PathBuf>, paths: &SearchPaths) -> Vec<PathBuf> {
-        if let Some(path) = given {
-            return vec![path.clone()];
+    /// Looks in the usual places; `tried` receives each of them that does not have it.
+    fn search(
+        &self,
+        site_packages: &[PathBuf],
+        toolkits_root: &Path,
+        tried: &mut Vec<String>,
+    ) -> Option<Found> {
+        if let Some(found) = self.names.iter().find_map(|name| loaded(name)) {
+            return Some(found);
         }
-        let within = |folder: PathBuf| {
-            let files = self.names.iter().map(move |name| folder.join(name));
-            files.filter(|path| path.exists())
-        };
-        let sites = paths.site_packages.iter();
-        let packages = sites.flat_map(|site| self.packages.iter().map(|name| site.join(name)));
-        let packages = packages.flat_map(within);
-        let toolkits = toolkits(Path::new("/usr/local")).into_iter().flat_map(within);
-        packages.chain(self.names.iter().map(PathBuf::from)).chain(toolkits).collect()
+        tried.push(format!("this process has loaded {}", self.none()));
+        let within = |site: &PathBuf| self.packages.iter().map(|name| site.join(name)).collect::<Vec<_>>();
+        self.in_folders(site_packages.iter().flat_map(within), "Python's packages", tried)
+            .or_else(|| self.names.iter().find_map(|name| open(Path::new(name), self.companions, tried)))
+            .or_else(|| self.in_folders(toolkits(toolkits_root), "CUDA toolkits", tried))
+    }
+
+    /// The first that loads of those in these folders.
+    fn in_folders(
+        &self,
+        folders: impl IntoIterator<Item = PathBuf>,
+        kind: &str,
+        tried: &mut Vec<String>,
+    ) -> Option<Found> {
+        let mut without = Vec::new();
+        for folder in folders {
+            let files: Vec<PathBuf> =
+                self.names.iter().map(|name| folder.join(name)).filter(|path| path.exists()).collect();
+            if files.is_empty() {
+                without.push(folder.display().to_string());
+            }
+            if let Some(found) = files.iter().find_map(|path| open(path, self.companions, tried)) {
+                return Some(found);
+            }
+        }
+        let places = if without.is_empty() { "no others".to_owned() } else { without.join(", ") };
+        tried.push(format!("of {kind}, these have {}: {places}", self.none()));
+        None
+    }
+
+    /// `no a.so or b.so`.
+    fn none(&self) -> String {
+        format!("no {}", self.names.join(" or "))
     }
 }
 
@@ -142,7 +228,8 @@ fn loaded(name: &str) -> Option<Found> {
     // SAFETY: nothing is loaded, so that no initialiser runs.
     let library = unsafe { unix::Library::open(Some(name), unix::RTLD_LAZY | RTLD_NOLOAD) }.ok()?;
     let library: &'static Library = Box::leak(Box::new(library.into()));
-    Some(Found { library, path: format!("{name}, which this process had loaded") })
+    let path = loaded_file(name).map_or_else(|| name.to_owned(), |path| path.display().to_string());
+    Some(Found { library, path: format!("{path}, which this process had loaded") })
 }
 
 /// The library folders of CUDA toolkits, the default one first and then the newest.
@@ -159,24 +246,13 @@ fn toolkits(root: &Path) -> Vec<PathBuf> {
     names.iter().map(|name| root.join(name).join("lib64")).collect()
 }
 
-/// Loads the first of these files that loads, and what it needs beside it.
-fn first(
-    what: &'static str,
-    candidates: &[PathBuf],
-    companions: Option<&str>,
-    advice: &'static str,
-) -> Result<Found, CudaError> {
-    let mut tried = Vec::new();
-    for path in candidates {
-        match open(path, companions) {
-            Ok(library) => return Ok(Found { library, path: path.display().to_string() }),
-            Err(reason) => tried.push(reason),
-        }
-    }
-    Err(CudaError::NoLibrary { library: what, tried, advice })
+/// The library of this file, with what it needs beside it; `tried` receives why it does not load.
+fn open(path: &Path, companions: Option<&str>, tried: &mut Vec<String>) -> Option<Found> {
+    let library = load_with(path, companions).map_err(|reason| tried.push(reason)).ok()?;
+    Some(Found { library, path: path.display().to_string() })
 }
 
-fn open(path: &Path, companions: Option<&str>) -> Result<&'static Library, String> {
+fn load_with(path: &Path, companions: Option<&str>) -> Result<&'static Library, String> {
     // NVRTC opens a companion by its bare name, which the loader knows if it is loaded already.
     for companion in companions.map(|prefix| beside(path, prefix)).unwrap_or_default() {
         check_library(&companion)?;
@@ -226,19 +302,81 @@ mod tests {
         assert!(toolkits(&dir.path().join("absent")).is_empty());
     }
 
-    #[test]
-    fn packages_are_searched() {
-        let dir = Scratch::new().unwrap();
-        let paths = SearchPaths { site_packages: vec![dir.path().to_owned()], ..SearchPaths::default() };
-        for sought in [NVRTC, CUBLASLT, CUDNN] {
-            let file = dir.path().join(sought.packages[1]).join(sought.names[1]);
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(&file, "").unwrap();
-            let candidates = sought.candidates(None, &paths);
-            assert_eq!(candidates[0], file);
-            assert_eq!(candidates[1], Path::new(sought.names[0]));
-            assert_eq!(sought.candidates(Some(&file), &paths), [file]);
+    /// A library that nothing else knows.
+    fn sought(names: &'static [&'static str]) -> Sought {
+        Sought {
+            what: "a library",
+            names,
+            packages: &["nvidia/a", "torch/lib"],
+            companions: None,
+            advice: "get it",
         }
+    }
+
+    /// A file of this name with a library in it, whose soname is `name`.
+    fn put(folder: &Path, name: &str) -> PathBuf {
+        let dir = Scratch::new().unwrap();
+        let (source, path) = (dir.path().join("a.c"), folder.join(name));
+        fs::create_dir_all(folder).unwrap();
+        fs::write(&source, "int f(void) { return 1; }").unwrap();
+        let mut cc = std::process::Command::new("cc");
+        let cc = cc.args(["-shared", "-fPIC", &format!("-Wl,-soname,{name}"), "-o"]).arg(&path).arg(&source);
+        assert!(cc.status().unwrap().success());
+        path
+    }
+
+    #[test]
+    fn what_is_loaded_comes_before_packages_and_these_before_toolkits() {
+        let dir = Scratch::new().unwrap();
+        let (sites, toolkits) = ([dir.path().join("a"), dir.path().join("b")], dir.path().join("usr"));
+        let sought = sought(&["liborchsought.so.13", "liborchsought.so.12"]);
+        let found = || sought.search(&sites, &toolkits, &mut Vec::new()).map(|found| found.path);
+        assert_eq!(found(), None);
+        let of_toolkit = put(&toolkits.join("cuda-13.0/lib64"), "liborchsought.so.13");
+        let of_packages = put(&sites[1].join("torch/lib"), "liborchsought.so.12");
+        // What is opened stays loaded, so each search is the only one that finds its file.
+        let expected = |path: &Path| Some(path.display().to_string());
+        assert_eq!(found(), expected(&of_packages));
+        let had_loaded = format!("{}, which this process had loaded", of_packages.display());
+        assert_eq!(found(), Some(had_loaded));
+        // A file that is named comes before all of that.
+        let named = sought.find(Some(&of_toolkit), &sites).ok().map(|found| found.path);
+        assert_eq!(named, expected(&of_toolkit));
+    }
+
+    #[test]
+    fn every_place_that_was_tried_is_told() {
+        let dir = Scratch::new().unwrap();
+        let (site, toolkits) = (dir.path().join("site"), dir.path().join("usr"));
+        let broken = site.join("torch/lib/liborchabsent.so.1");
+        fs::create_dir_all(broken.parent().unwrap()).unwrap();
+        fs::write(&broken, "text").unwrap();
+        fs::create_dir_all(toolkits.join("cuda-13.0")).unwrap();
+        let mut tried = Vec::new();
+        let sought = sought(&["liborchabsent.so.1", "liborchabsent.so"]);
+        assert!(sought.search(std::slice::from_ref(&site), &toolkits, &mut tried).is_none());
+        let none = "no liborchabsent.so.1 or liborchabsent.so";
+        let [process, file, packages, first, second, in_toolkits] = &tried[..] else { panic!("{tried:#?}") };
+        assert_eq!(*process, format!("this process has loaded {none}"));
+        assert_eq!(*file, format!("{}: file too short", broken.display()));
+        assert_eq!(
+            *packages,
+            format!("of Python's packages, these have {none}: {}", site.join("nvidia/a").display())
+        );
+        assert!(first.starts_with("liborchabsent.so.1: ") && second.starts_with("liborchabsent.so: "));
+        let lib64 = toolkits.join("cuda-13.0/lib64");
+        assert_eq!(*in_toolkits, format!("of CUDA toolkits, these have {none}: {}", lib64.display()));
+    }
+
+    #[test]
+    fn marks_are_made_for_profilers() {
+        let of = |setting: &str, has_profiler| Nvtx::of_setting(Some(setting.as_ref()), has_profiler);
+        assert_eq!([of("", true), of("0", true), Nvtx::of_setting(None, false)], [const { Nvtx::Off }; 3]);
+        assert_eq!([of("1", false), Nvtx::of_setting(None, true)], [const { Nvtx::On }; 2]);
+        assert_eq!(of("./a.so", false), Nvtx::File("./a.so".into()));
+        assert!(nvtx(&SearchPaths::default()).is_none());
+        let paths = SearchPaths { nvtx: Nvtx::File("/nonexistent/a.so".into()), ..SearchPaths::default() };
+        assert!(nvtx(&paths).unwrap().is_err());
     }
 
     #[test]

@@ -54,7 +54,8 @@ symbol_table! {
         event_synchronize = c"cuEventSynchronize": fn(DriverHandle) -> DriverStatus;
         event_elapsed = c"cuEventElapsedTime": fn(*mut f32, DriverHandle, DriverHandle) -> DriverStatus;
 
-        module_load = c"cuModuleLoadData": fn(*mut DriverHandle, *const c_void) -> DriverStatus;
+        module_load = c"cuModuleLoadDataEx":
+            fn(*mut DriverHandle, *const c_void, c_uint, *mut c_int, *mut *mut c_void) -> DriverStatus;
         module_unload = c"cuModuleUnload": fn(DriverHandle) -> DriverStatus;
         module_function = c"cuModuleGetFunction": fn(*mut DriverHandle, DriverHandle, *const c_char) -> DriverStatus;
         function_attribute = c"cuFuncGetAttribute": fn(*mut c_int, c_int, DriverHandle) -> DriverStatus;
@@ -209,6 +210,12 @@ pub(in crate::cuda) const EVENT_DEFAULT: c_uint = 0;
 pub(in crate::cuda) mod launch_attribute {
     pub(crate) const CLUSTER_DIMENSION: i32 = 4;
     pub(crate) const PROGRAMMATIC_STREAM_SERIALIZATION: i32 = 6;
+}
+
+/// `CUjit_option`.
+pub(in crate::cuda) mod jit_option {
+    pub(crate) const ERROR_LOG_BUFFER: i32 = 5;
+    pub(crate) const ERROR_LOG_BUFFER_SIZE_BYTES: i32 = 6;
 }
 
 /// `CUfunction_attribute`.

@@ -121,6 +121,7 @@ impl CudaExecutable {
             return Err(RunError::CapturedInput { index }.into());
         }
         let scratch = tensors.scratch.filter(|_| host.is_none() && !self.calls.any());
+        let _range = self.begin_range();
         if !is_captured {
             self.switch_to(stream)?;
         }

@@ -10,6 +10,7 @@ use super::host_inputs::HostInputs;
 use super::launch::{Action, CudaStep, Program};
 use super::library_calls::{Call, CallMode, Calls};
 use super::placement::{Arguments, Packed, Placement, upload_constants};
+use super::ranges::{OpenRange, ProfilerRanges};
 use super::timing::BatchHold;
 use crate::cuda::driver::device::Context;
 use crate::cuda::driver::error::CudaError;
@@ -71,6 +72,7 @@ pub struct CudaProgram {
     constants: Arc<Packed>,
     context: Context,
     pub(super) options: ExecutableOptions,
+    pub(super) ranges: Option<Arc<ProfilerRanges>>,
 }
 
 /// A program with memory on a device to run in.
@@ -137,7 +139,12 @@ impl CudaProgram {
     ) -> Result<Self, ExecutableError> {
         program.check()?;
         let constants = Arc::new(upload_constants(&Stream::new(context)?, &program)?);
-        Ok(Self { program: Arc::new(program), constants, context: context.clone(), options })
+        Ok(Self { program: Arc::new(program), constants, context: context.clone(), options, ranges: None })
+    }
+
+    /// The same program, whose runs and steps are ranges for profilers.
+    pub fn with_ranges(self, ranges: Option<ProfilerRanges>) -> Self {
+        Self { ranges: ranges.map(Arc::new), ..self }
     }
 
     /// The context of the device that it is for.
@@ -272,6 +279,7 @@ impl CudaExecutable {
     pub fn run(&mut self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), ExecutableError> {
         self.check_inputs(inputs)?;
         self.check_outputs(outputs)?;
+        let _range = self.begin_range();
         self.use_own()?;
         // SAFETY: the inputs stay borrowed until `finish` has waited.
         let mut done = unsafe { self.begin_upload(inputs) }.map_err(ExecutableError::from);
@@ -299,8 +307,21 @@ impl CudaExecutable {
     /// If a host routine fails, or the device does.
     pub fn run_on_device(&mut self, runs: usize) -> Result<(), ExecutableError> {
         self.use_own()?;
-        let done = (0..runs).try_for_each(|_| self.enqueue());
+        let done = (0..runs).try_for_each(|_| {
+            let _range = self.begin_range();
+            self.enqueue()
+        });
         self.finish(done)
+    }
+
+    /// The range of a run, from its beginning until what this function returned is dropped.
+    pub(super) fn begin_range(&self) -> Option<OpenRange> {
+        self.source.ranges.as_ref().map(|ranges| ranges.run())
+    }
+
+    /// The range of a step that is not part of a graph.
+    fn begin_step(&self, idx: usize) -> Option<OpenRange> {
+        self.source.ranges.as_ref().and_then(|ranges| ranges.step(idx))
     }
 
     /// Reads the outputs from the device.
@@ -440,6 +461,7 @@ impl CudaExecutable {
         address: impl Fn(&BufferRef) -> Address,
         follows: bool,
     ) -> Result<(), CudaError> {
+        let _range = self.begin_step(idx);
         match (&self.source.program.steps[idx].action, self.calls.of(idx)) {
             (_, Some(call)) => self.calls.enqueue(call, stream),
             (Action::Launch(launch), None) => {
@@ -457,6 +479,7 @@ impl CudaExecutable {
 
     fn run_host(&mut self, idx: usize) -> Result<(), ExecutableError> {
         self.wait()?;
+        let _range = self.begin_step(idx);
         let step = &self.source.program.steps[idx];
         let Action::Host(host) = &step.action else { return Ok(()) };
         let failed = |reason| RunError::Host { step: step.name.clone(), reason };

@@ -8,5 +8,6 @@ mod host_inputs;
 pub(super) mod launch;
 mod library_calls;
 mod placement;
+pub(super) mod ranges;
 pub(super) mod row;
 pub(super) mod timing;

@@ -39,6 +39,7 @@ impl Cpu {
             library_precision: None,
             extensions: compiler.extensions().to_vec(),
             is_measurable: is_here,
+            note: None,
         };
         Ok(Self { target, machine, compiler, figures, precision: options.precision, info })
     }

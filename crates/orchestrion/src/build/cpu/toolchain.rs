@@ -11,8 +11,9 @@ impl Toolchain for Cpu {
         Ok(self.compiler.version().to_owned())
     }
 
-    fn source(&self, program: &ThreadProgram) -> String {
-        orch_codegen::c::emit(&[program], &self.target)
+    fn source(&self, name: &str, program: &ThreadProgram) -> Source {
+        let text = orch_codegen::c::emit(&[program], &self.target);
+        Source { name: name.to_owned(), text, symbols: vec![program.name.clone()] }
     }
 
     fn build(&self, sources: &[Source], options: &Options) -> Result<Vec<BuiltKernel>, Error> {

@@ -4,9 +4,9 @@ use crate::manifest;
 use crate::plan::backend::TargetInfo;
 use crate::{Error, Options, Precision};
 use orch_ir::DType;
-use orch_runtime::cuda::{CudaError, Device, DeviceInfo, Driver, Libraries, Nvrtc, NvrtcError};
+use orch_runtime::cuda::{Capability, CudaError, Device, DeviceInfo, Driver, Libraries, Nvrtc, NvrtcError};
 use orch_thread::OperandPrecision;
-use orch_thread::target::{GPU_TARGETS, GpuTarget, SM_80};
+use orch_thread::target::{COMPUTE_80, GPU_TARGETS, GpuTarget, SM_80};
 use orch_tune::gpu::GpuModel;
 use std::sync::{Arc, OnceLock};
 
@@ -39,19 +39,45 @@ impl Cuda {
         let target = gpu_target(info)?;
         let memory_gbs = GpuModel::REACHED * info.memory_gbs();
         let machine = format!("{}, {} SMs", info.name, info.sm_count);
-        let arch = info.capability.arch();
+        // Of a generation that has no table only PTX is known to serve.
+        let is_ptx = target.name == COMPUTE_80.name;
+        let arch = if is_ptx { target.arch.to_owned() } else { info.capability.arch() };
+        let note =
+            is_ptx.then(|| without_table(&format!("compute capability {} ({})", info.capability, info.name)));
         let mut cuda = Self::of_target(&target, options, half);
         if memory_gbs > 0.0 {
             cuda.figures.memory_gbs = memory_gbs;
         }
         let info = target_info(&target, &arch, &cuda.figures, cuda.precision);
-        cuda.info = TargetInfo { machine, is_measurable: true, ..info };
+        cuda.info = TargetInfo { machine, is_measurable: true, note, ..info };
         cuda.libraries = Libraries::load(options.libraries.iter().copied(), &options.cuda);
         Ok(Self { arch, device: Some(device), ..cuda })
     }
 
+    /// A GPU that need not be here, by the name of its table, or by `sm_XY` if it has none; `None` if this is no name of a GPU.
+    ///
+    /// # Errors
+    /// If the GPU is older than all tables.
+    pub fn of_name(name: &str, options: &Options, half: Option<DType>) -> Result<Option<Self>, Error> {
+        if let Some(target) = GPU_TARGETS.iter().find(|target| target.name == name) {
+            return Ok(Some(Self::of_target(target, options, half)));
+        }
+        const DIGITS: std::ops::RangeInclusive<usize> = 2..=3;
+        let digits = name.strip_prefix("sm_").filter(|digits| DIGITS.contains(&digits.len()));
+        let Some(number) = digits.and_then(|digits| digits.parse().ok()) else { return Ok(None) };
+        let capability = Capability::of_number(number);
+        if !capability.runs(COMPUTE_80.name) {
+            return Err(Error::Input(format!(
+                "target `cuda:{name}`: kernels need compute capability 8.0 or later"
+            )));
+        }
+        let mut cuda = Self::of_target(&COMPUTE_80, options, half);
+        cuda.info.note = Some(without_table(name));
+        Ok(Some(cuda))
+    }
+
     /// A GPU that need not be here, by its table.
-    pub fn of_target(target: &GpuTarget, options: &Options, half: Option<DType>) -> Self {
+    fn of_target(target: &GpuTarget, options: &Options, half: Option<DType>) -> Self {
         let nvrtc = Nvrtc::load(&options.cuda).map(Arc::new).map_err(|error| error.to_string());
         let (arch, figures) =
             (target.arch.to_owned(), GpuModel::usual(target.name, target.sms, target.l2_bytes));
@@ -104,6 +130,20 @@ fn operand_precision(precision: Precision) -> OperandPrecision {
     }
 }
 
+/// What is said of PTX.
+fn ptx_note() -> String {
+    format!(
+        "kernels have the schedules of {} and are PTX for {}, which the driver of any GPU of compute capability 8.0 or later \
+         compiles when the executable is loaded",
+        SM_80.name, COMPUTE_80.name
+    )
+}
+
+/// What is said of PTX for a GPU that has no table.
+fn without_table(gpu: &str) -> String {
+    format!("there is no table of {gpu}: {}", ptx_note())
+}
+
 /// Facts about a GPU that need not be here.
 fn target_info(target: &GpuTarget, arch: &str, figures: &GpuModel, precision: Precision) -> TargetInfo {
     TargetInfo {
@@ -120,6 +160,7 @@ fn target_info(target: &GpuTarget, arch: &str, figures: &GpuModel, precision: Pr
         library_precision: Some(operand_precision(precision)),
         extensions: Vec::new(),
         is_measurable: false,
+        note: (target.name == COMPUTE_80.name).then(ptx_note),
     }
 }
 
@@ -128,15 +169,15 @@ fn target_info(target: &GpuTarget, arch: &str, figures: &GpuModel, precision: Pr
 /// # Errors
 /// If the device is older than all of them.
 fn gpu_target(info: &DeviceInfo) -> Result<GpuTarget, Error> {
-    let name = format!("sm_{}{}", info.capability.major, info.capability.minor);
-    // What a later generation adds is not kept by the one after it.
-    let table = GPU_TARGETS.into_iter().find(|target| target.name == name);
-    let table = table.or((info.capability.major >= 8).then_some(&SM_80)).ok_or_else(|| {
-        Error::Environment(format!(
-            "{} has compute capability {}, kernels need 8.0 or later; models compile for the CPU",
-            info.name, info.capability
-        ))
-    })?;
+    let capability = info.capability;
+    if !capability.runs(COMPUTE_80.name) {
+        return Err(Error::Environment(format!(
+            "{} has compute capability {capability}, kernels need 8.0 or later; models compile for the CPU",
+            info.name
+        )));
+    }
+    // The table of its generation. What a generation adds is not kept by the one after it.
+    let table = GPU_TARGETS.into_iter().find(|target| capability.runs(target.name)).unwrap_or(&COMPUTE_80);
     Ok(GpuTarget {
         sms: info.sm_count as usize,
         shared_bytes: info.shared_bytes_per_block as usize,

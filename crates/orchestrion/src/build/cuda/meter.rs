@@ -73,10 +73,11 @@ impl Meter for Cuda {
         let objects = self.build(&sources, options)?;
         let context = Context::new(device).map_err(Error::from)?;
         let mut program = Program::default();
-        for (kernel, object) in kernels.iter().zip(&objects) {
+        for ((kernel, source), object) in kernels.iter().zip(&sources).zip(&objects) {
             let thread = &kernel.design.kernel.program;
             let module = Module::load(&context, &kernel.name, &object.bytes).map_err(Error::from)?;
-            let function = module.function(&thread.name).map_err(Error::from)?;
+            let symbol = source.symbols.first().map_or("", String::as_str);
+            let function = module.function(symbol).map_err(Error::from)?;
             let cta = cta_info(thread, object.resources);
             let cta = cta.ok_or_else(|| Error::internal(format!("kernel {} has no cta", kernel.name)))?;
             let shape = launch_shape(thread.tasks, &cta, self.target.has_pdl);

@@ -2,8 +2,9 @@
 //! `ORCHESTRION_TEST_NVRTC`, or from the repository's `.venv`; where neither has one, the tests say so.
 
 use super::*;
-use crate::cuda::CubinCache;
+use crate::cuda::DeviceCodeCache;
 use crate::cuda::driver::cubin;
+use crate::cuda::driver::ptx::{self, PtxHeader};
 use orch_files::Scratch;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -41,7 +42,7 @@ fn source(text: &str) -> Source {
     Source { name: "test".into(), text: text.into(), symbols: Vec::new() }
 }
 
-fn compile(nvrtc: &Nvrtc, text: &str, arch: &str) -> Result<Cubin, NvrtcError> {
+fn compile(nvrtc: &Nvrtc, text: &str, arch: &str) -> Result<DeviceCode, NvrtcError> {
     nvrtc.compile(&source(text), &NvrtcTarget::new(arch), &std::env::temp_dir())
 }
 
@@ -56,6 +57,21 @@ fn kernels_compile_for_both_generations() {
         assert!((8..40).contains(&add.registers), "{add:?}");
         assert_eq!(cubin.kernels.len(), 2);
     }
+}
+
+#[test]
+fn ptx_is_for_any_later_generation() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let code = compile(&nvrtc, &format!("{ADD}{HALVES}"), "compute_80").unwrap();
+    let header = PtxHeader::of(&code.bytes).unwrap();
+    assert_eq!(header.capability.to_string(), "8.0");
+    // The driver of the release takes it.
+    assert_eq!(header.version, ptx::newest(nvrtc.version()));
+    let text = std::str::from_utf8(&code.bytes).unwrap();
+    assert!(text.contains(".entry add(") && text.trim_end().ends_with('}'), "{text}");
+    assert!(code.kernels.is_empty(), "{:?}", code.kernels);
+    let text = compile(&nvrtc, ADD, "compute_10").unwrap_err().to_string();
+    assert!(text.contains("does not compile for compute_10, only for sm_"), "{text}");
 }
 
 #[test]
@@ -124,7 +140,7 @@ fn there_are_no_headers() {
 fn a_batch_is_compiled_in_parallel_and_once() {
     let Some(nvrtc) = nvrtc() else { return };
     let dir = Scratch::new().unwrap();
-    let open = |arch| CubinCache::open(dir.path(), Arc::clone(&nvrtc), NvrtcTarget::new(arch)).unwrap();
+    let open = |arch| DeviceCodeCache::open(dir.path(), Arc::clone(&nvrtc), NvrtcTarget::new(arch)).unwrap();
     let cache = open("sm_80");
     let sources = [ADD, "broken", ADD, HALVES].map(source);
     let seen = Mutex::new(Vec::new());
@@ -149,6 +165,6 @@ fn a_batch_is_compiled_in_parallel_and_once() {
 fn caches_that_cannot_be_written_are_named() {
     let Some(nvrtc) = nvrtc() else { return };
     let target = NvrtcTarget::new("sm_80");
-    let text = CubinCache::open(Path::new("/dev/null"), nvrtc, target).unwrap_err().to_string();
+    let text = DeviceCodeCache::open(Path::new("/dev/null"), nvrtc, target).unwrap_err().to_string();
     assert!(text.contains("cache folder /dev/null"), "{text}");
 }

@@ -3,8 +3,8 @@
 mod failures;
 
 use super::*;
-use crate::cuda::testing::{Fake, floats, function};
-use crate::cuda::{CudaStep, Launch, LaunchShape, Row, TensorMapShape, TimeOptions};
+use crate::cuda::testing::{Fake, FakeLibrary, floats, function};
+use crate::cuda::{CudaStep, Launch, LaunchShape, Nvtx, Row, SearchPaths, TensorMapShape, TimeOptions};
 use crate::program::{HostStep, TensorRef};
 use orch_ir::{DType, Tensor};
 
@@ -445,4 +445,40 @@ fn batches_are_held_back_until_they_are_enqueued() {
     assert_eq!(time(launches(8), false), [2, 2]);
     assert_eq!(time(launches(9), false), [0, 2]);
     assert_eq!(time(launches(2), true), [0, 0]);
+}
+
+#[test]
+fn runs_and_direct_steps_are_ranges_for_profilers() {
+    let (fake, nvtx) = (Fake::new(), FakeLibrary::nvtx());
+    let context = fake.context();
+    let ranges =
+        || ProfilerRanges::load(&nvtx.paths, "diamond", ["a", "b", "c", "d", "host", "e", "f"]).unwrap();
+    let executable = |execution| {
+        let options = ExecutableOptions { execution, ..ExecutableOptions::default() };
+        let program = CudaProgram::new(&context, diamond(&context), options).unwrap();
+        program.with_ranges(Some(ranges())).executable().unwrap()
+    };
+    let steps =
+        |names: &[&str]| -> String { names.iter().map(|name| format!("  begin {name}\n  end\n")).collect() };
+    check_diamond(&mut executable(Execution::BranchedGraph), 2.0);
+    assert_eq!(nvtx.log(), format!("begin diamond\n{}end\n", steps(&["host"])));
+    let mut direct = executable(Execution::Direct);
+    check_diamond(&mut direct, 2.0);
+    let all = format!("begin diamond\n{}end\n", steps(&["a", "b", "c", "d", "host", "e", "f"]));
+    assert_eq!(nvtx.log(), all);
+    direct.run_on_device(2).unwrap();
+    assert_eq!(nvtx.log(), all.repeat(2));
+    // A range ends where a run fails, too.
+    fake.fail("cuLaunchKernelEx", 1, 0);
+    direct.run_on_device(1).unwrap_err();
+    assert_eq!(nvtx.log(), format!("begin diamond\n{}end\n", steps(&["a"])));
+}
+
+#[test]
+fn without_nvtx_nothing_is_marked() {
+    let load = |nvtx| ProfilerRanges::load(&SearchPaths { nvtx, ..SearchPaths::default() }, "model", []);
+    assert!(load(Nvtx::Off).is_none());
+    assert!(load(Nvtx::File("/nonexistent/libnvtx3interop.so.1".into())).is_none());
+    let other = FakeLibrary::cublaslt();
+    assert!(ProfilerRanges::load(&other.paths, "model", []).is_none(), "another library");
 }
