@@ -279,12 +279,12 @@ def test_what_is_not_supported_stays_with_eager() -> None:
         compiled(mixed, strict=True)(x)
 
 
-def test_random_numbers_stay_with_eager() -> None:
+def test_random_numbers_may_be_eagers() -> None:
     model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 8)).train()
     x = torch.randn(4, 8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fast = compiled(model)
+        fast = compiled(model, fallback_random=True)
         torch.manual_seed(3)
         got = fast(x)
         got.sum().backward()
@@ -296,6 +296,94 @@ def test_random_numbers_stay_with_eager() -> None:
     assert_equal(got.detach(), want.detach())
     for grad, parameter in zip(mine, model.parameters()):
         torch.testing.assert_close(grad, parameter.grad, rtol=1e-4, atol=1e-5)
+
+
+def _dropped(fast, x, seed: int):
+    torch.manual_seed(seed)
+    return fast(x)
+
+
+def test_dropout_is_unbiased_and_repeatable() -> None:
+    def function(x):
+        return nn.functional.dropout(x * 2, 0.3, True), nn.functional.dropout(x * 2, 0.3, True)
+
+    x = torch.ones(1000, 100)
+    fast = compiled(function, strict=True)
+    with torch.no_grad():
+        first, second = _dropped(fast, x, 1)
+        state = torch.get_rng_state()
+        third, _ = fast(x)
+        torch.set_rng_state(state)
+        assert torch.equal(fast(x)[0], third)
+        assert torch.equal(_dropped(fast, x, 1)[0], first)
+        other, _ = _dropped(fast, x, 2)
+    masks = [y != 0 for y in (first, second, third, other)]
+    for y, mask in zip((first, second, third, other), masks):
+        torch.testing.assert_close(y, mask * (2 / 0.7))
+        # Five standard deviations of 100,000 draws.
+        assert abs(mask.double().mean().item() - 0.7) < 5 * (0.21 / 100_000) ** 0.5
+        # Rows and columns are independent.
+        for dim in (0, 1):
+            near = (mask.narrow(dim, 0, 99) & mask.narrow(dim, 1, 99)).double().mean().item()
+            assert abs(near - 0.49) < 0.02
+    for number, mask in enumerate(masks):
+        for further in masks[number + 1 :]:
+            assert abs((mask & further).double().mean().item() - 0.49) < 0.01
+    assert all(report.partitions == 1 and not report.eager for report in ot.reports())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_gradients_of_dropout_have_its_mask(dtype: torch.dtype) -> None:
+    def function(x):
+        return nn.functional.dropout(x.sin(), 0.5, True)
+
+    fast = compiled(function, strict=True)
+    inputs = [torch.randn(64, 64, dtype=dtype, requires_grad=True) for _ in range(2)]
+    results = [fast(x) for x in inputs]
+    # Two forwards before two backwards.
+    for x, y in reversed(list(zip(inputs, results))):
+        y.sum().backward()
+        mask = y != 0
+        assert 0.4 < mask.double().mean() < 0.6
+        torch.testing.assert_close(y.detach(), (x.sin() * mask * 2).detach())
+        torch.testing.assert_close(x.grad, (x.cos() * mask * 2).detach())
+
+
+def test_dropout_of_all_and_of_nothing() -> None:
+    x = torch.randn(16, 16)
+    with torch.no_grad():
+        assert torch.equal(compiled(lambda x: nn.functional.dropout(x + 1, 1.0, True), strict=True)(x), torch.zeros(16, 16))
+        assert torch.equal(compiled(lambda x: nn.functional.dropout(x + 1, 0.0, True), strict=True)(x), x + 1)
+        assert torch.equal(compiled(lambda x: nn.functional.dropout(x + 1, 0.5, False), strict=True)(x), x + 1)
+
+
+def test_random_tensors_are_distributed_as_they_say() -> None:
+    def function(x):
+        return torch.rand_like(x), torch.randn_like(x), torch.rand(300, 300, dtype=torch.float64), torch.bernoulli(x)
+
+    x = torch.full((300, 300), 0.25)
+    with torch.no_grad():
+        fast = compiled(function, strict=True)
+        uniform, normal, wide, truths = _dropped(fast, x, 7)
+        assert all(torch.equal(*pair) for pair in zip(_dropped(fast, x, 7), (uniform, normal, wide, truths)))
+    for sample in (uniform, wide):
+        assert 0 <= sample.min() < 1e-3 and 0.999 < sample.max() < 1
+        assert abs(sample.mean() - 0.5) < 5 * (1 / 12 / 90_000) ** 0.5 and abs(sample.var() - 1 / 12) < 0.002
+    assert abs(normal.mean()) < 5 / 300 and abs(normal.var() - 1) < 0.03 and abs(normal.pow(4).mean() - 3) < 0.2
+    assert set(truths.unique().tolist()) == {0.0, 1.0} and abs(truths.mean() - 0.25) < 0.01
+
+
+def test_a_checkpoint_of_a_compiled_module_repeats_its_dropout() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    fast = compiled(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).train(), strict=True)
+    x = torch.eye(8, requires_grad=True)
+    for reentrant in (True, False):
+        x.grad = None
+        y = checkpoint(fast, x, use_reentrant=reentrant)
+        y.sum().backward()
+        weight = fast._orig_mod[0].weight
+        torch.testing.assert_close(x.grad, 2.0 * (y != 0).float() @ weight)
 
 
 def test_sizes_that_vary() -> None:
