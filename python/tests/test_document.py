@@ -105,6 +105,9 @@ def test_support_depends_on_arguments() -> None:
     for shape, wanted, expected in [((1, 2, 4, 4), True, True), ((1, 1, 4, 4), True, False), ((1, 1, 4, 4), False, True)]:
         arguments = (q, q, q, q, torch.zeros(shape), q, log, state, state, 0.0, [True, True, True, wanted])
         assert taken(backward, *arguments, value=(q, q, q, torch.zeros(shape))) == expected
+    long = torch.zeros(1, 8, 2048, 8)
+    log = torch.zeros(1, 8, 2048)
+    assert not taken(backward, long, long, long, long, None, long, log, state, state, 0.0, [True] * 4, value=(long, long, long, None))
     assert not taken(backward, q, q, q, q, None, q, log, state, state, 0.1, [True] * 4, value=(q, q, q, None))
     assert not taken(aten.relu.default, torch.zeros(4, dtype=torch.complex64))
     assert taken(aten.pow.Tensor_Scalar, x, -1)
