@@ -89,7 +89,12 @@ impl Calc for f64 {
             BinaryFn::Max => |x, y, _| max(x, y),
             BinaryFn::Min => |x, y, _| min(x, y),
             BinaryFn::Atan2 => |y, x, _| y.atan2(x),
-            BinaryFn::And | BinaryFn::Or | BinaryFn::Xor | BinaryFn::Shl | BinaryFn::Shr | BinaryFn::Philox => {
+            BinaryFn::And
+            | BinaryFn::Or
+            | BinaryFn::Xor
+            | BinaryFn::Shl
+            | BinaryFn::Shr
+            | BinaryFn::Philox => {
                 return None;
             }
         })

@@ -205,7 +205,9 @@ fn forward_of_gpu(emitter: &mut Emitter, call: &Call) -> Applied {
     for (index, known) in call.results.iter().enumerate().skip(1) {
         results.push(match known {
             None => None,
-            Some((dtype, shape)) if index == 1 && shape.elems() > 0 => Some(saved(emitter, &log, *dtype, shape)?),
+            Some((dtype, shape)) if index == 1 && shape.elems() > 0 => {
+                Some(saved(emitter, &log, *dtype, shape)?)
+            }
             Some((dtype, shape)) => Some(emitter.zeros(*dtype, shape)?),
         });
     }
