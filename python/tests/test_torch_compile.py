@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import operator
 import os
 import subprocess
 import sys
@@ -602,3 +603,55 @@ with torch.no_grad():
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
     assert float(result.stdout) <= 1.1
+
+
+def _kernel_graph(target, tensors, arguments, results):
+    """A graph of one call: tensors by name are its inputs, `results` those that are its outputs."""
+    graph = torch.fx.Graph()
+    nodes = {}
+    for name, tensor in tensors.items():
+        nodes[name] = graph.placeholder(name)
+        nodes[name].meta["val"] = tensor
+    call = graph.call_function(target, tuple(nodes[item] if isinstance(item, str) else item for item in arguments))
+    # GPUs alone have the kernels: types come from the devices without memory.
+    found = target(*(tensors[item].to("meta") if isinstance(item, str) else item for item in arguments))
+    made = [torch.empty_like(value, device="cpu") if isinstance(value, torch.Tensor) else value for value in found]
+    call.meta["val"] = tuple(made)
+    outputs = []
+    for number in results:
+        outputs.append(graph.call_function(operator.getitem, (call, number)))
+        outputs[-1].meta["val"] = made[number]
+    graph.output(tuple(outputs))
+    return torch.fx.GraphModule(nn.Module(), graph)
+
+
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
+def test_attention_of_gpus_and_its_gradient_fit_together(kernel: str) -> None:
+    from orchestrion.torch._backend import Options, compiled_graph
+
+    aten = torch.ops.aten
+    tensors = {name: torch.randn(2, 3, 20, 8, requires_grad=True) for name in "qkv"}
+    y = torch.softmax(tensors["q"].double() @ tensors["k"].double().mT * 8**-0.5, -1) @ tensors["v"].double()
+    tensors["g"] = torch.randn(2, 3, 20, 8)
+    want = torch.autograd.grad(y, [tensors[name] for name in "qkv"], tensors["g"].double())
+    tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+    operands = {name: tensors[name] for name in "qkv"}
+    bias = () if kernel == "flash" else (None, True)
+    forward = getattr(aten, f"_scaled_dot_product_{kernel}_attention").default
+    saved = [0, 1, 2, 3] if kernel == "efficient" else [0, 1, 6, 7]
+    options = Options(strict=True, superoptimize=False)
+    gm = _kernel_graph(forward, operands, (*"qkv", *bias, 0.0, False), saved)
+    out, log, seed, offset = compiled_graph(gm, "forward", options)(list(operands.values()))
+    torch.testing.assert_close(out, y.float(), rtol=1e-4, atol=1e-5)
+    assert log.shape == {"flash": (2, 3, 20), "efficient": (2, 3, 32), "cudnn": (2, 3, 20, 1)}[kernel]
+    state, lengths = ("seed", "offset"), (None, None, 20, 20)
+    arguments = {
+        "flash": (*"gqkv", "out", "log", *lengths, 0.0, False, *state),
+        "efficient": (*"gqkv", None, "out", "log", *state, 0.0, [True, True, True, False]),
+        "cudnn": (*"gqkv", "out", "log", *state, None, *lengths, 0.0, False),
+    }[kernel]
+    given = {**tensors, "out": out, "log": log, "seed": seed, "offset": offset}
+    backward = getattr(aten, f"_scaled_dot_product_{kernel}_attention_backward").default
+    found = compiled_graph(_kernel_graph(backward, given, arguments, [0, 1, 2]), "backward", options)(list(given.values()))
+    for mine, gradient in zip(found, want):
+        torch.testing.assert_close(mine, gradient.float(), rtol=1e-4, atol=1e-5)
