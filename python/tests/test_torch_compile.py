@@ -350,6 +350,18 @@ def test_gradients_of_dropout_have_its_mask(dtype: torch.dtype) -> None:
         torch.testing.assert_close(x.grad, (x.cos() * mask * 2).detach())
 
 
+@pytest.mark.parametrize("function, factor", [
+    (lambda x: nn.functional.dropout2d(x.sin(), 0.5, True), 2),
+    (lambda x: x.sin() * torch.bernoulli(torch.full_like(x, 0.5)), 1),
+    (lambda x: x.sin() * (torch.rand(4, 3, 8, 8) < 0.5), 1),
+], ids=["channels", "bernoulli", "rand"])
+def test_gradients_have_the_numbers_that_forward_drew(function, factor: int) -> None:
+    x = torch.randn(4, 3, 8, 8, requires_grad=True)
+    y = compiled(function, strict=True)(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, (x.cos() * (y != 0) * factor).detach())
+
+
 def test_dropout_of_all_and_of_nothing() -> None:
     x = torch.randn(16, 16)
     with torch.no_grad():
