@@ -38,7 +38,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from orchestrion.torch._backend import Options, compiled_graph, decompositions
-from orchestrion.torch._support import is_supported, targets
+from orchestrion.torch._support import is_random, is_supported, targets
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i64": torch.int64, "i32": torch.int32,
           "u8": torch.uint8, "bool": torch.bool}
@@ -437,7 +437,8 @@ class Run:
         if not calls or key in seen:
             return True
         seen.add(key)
-        unsupported = {str(node.target) for node in calls if not is_supported(node)}
+        # Random numbers are not eager's.
+        unsupported = {str(node.target) for node in calls if is_random(node) or not is_supported(node)}
         if unsupported:
             record.missing.update(target for target in unsupported if target.startswith(("aten.", "prims.")))
             record.counts["with eager"] += 1

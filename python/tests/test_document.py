@@ -59,6 +59,14 @@ def test_graphs_with_indices_check_them() -> None:
     assert "index_check" not in _document.document(gm, check_indices=False)
 
 
+def test_random_numbers_come_from_an_input() -> None:
+    x = torch.zeros(4)
+    gm = graph_of(aten.rand_like.default, x, value=x)
+    found = _document.document(gm)
+    assert found["inputs"][-1] == {"name": _document.SEED, "dtype": "i64", "shape": [1], "strides": [1], "kind": "input"}
+    assert found["nodes"][0]["kwargs"] == {"seed": {"value": _document.SEED}, "stream": 0}
+
+
 def test_copies_into_inputs_are_mutations() -> None:
     gm = graph_of(aten.neg.default, torch.zeros(2), value=torch.zeros(2))
     place, call, output = gm.graph.nodes
@@ -87,7 +95,20 @@ def test_support_depends_on_arguments() -> None:
         return _support.is_supported(call_of(graph_of(target, *args, value=value, **kwargs)))
 
     assert taken(aten.relu.default, x)
-    assert not taken(aten.native_dropout.default, x, 0.5, True, value=(x, mask))
+    assert taken(aten.native_dropout.default, x, 0.5, True, value=(x, mask))
+    assert not taken(aten.bernoulli.default, torch.zeros(4, dtype=torch.int64), value=torch.zeros(4, dtype=torch.int64))
+    q, log, state = torch.zeros(1, 2, 4, 8), torch.zeros(1, 2, 32), torch.zeros((), dtype=torch.int64)
+    efficient = aten._scaled_dot_product_efficient_attention
+    backward = aten._scaled_dot_product_efficient_attention_backward.default
+    assert taken(efficient.default, q, q, q, None, True, 0.0, value=(q, log, state, state))
+    assert not taken(efficient.default, q, q, q, None, True, 0.1, value=(q, log, state, state))
+    for shape, wanted, expected in [((1, 2, 4, 4), True, True), ((1, 1, 4, 4), True, False), ((1, 1, 4, 4), False, True)]:
+        arguments = (q, q, q, q, torch.zeros(shape), q, log, state, state, 0.0, [True, True, True, wanted])
+        assert taken(backward, *arguments, value=(q, q, q, torch.zeros(shape))) == expected
+    long = torch.zeros(1, 8, 2048, 8)
+    log = torch.zeros(1, 8, 2048)
+    assert not taken(backward, long, long, long, long, None, long, log, state, state, 0.0, [True] * 4, value=(long, long, long, None))
+    assert not taken(backward, q, q, q, q, None, q, log, state, state, 0.1, [True] * 4, value=(q, q, q, None))
     assert not taken(aten.relu.default, torch.zeros(4, dtype=torch.complex64))
     assert taken(aten.pow.Tensor_Scalar, x, -1)
     assert not taken(aten.pow.Tensor_Scalar, torch.ones(4, dtype=torch.int64), -1)

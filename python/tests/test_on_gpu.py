@@ -433,3 +433,199 @@ with torch.no_grad():
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "stopped:" in done.stdout, done.stdout + done.stderr
+
+
+# Of training
+
+
+def _seeded(fast: Callable[..., Any], x: Any, seed: int) -> Any:
+    torch.manual_seed(seed)
+    return fast(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_dropout_is_unbiased_and_repeatable(dtype: Any, cache: str) -> None:
+    def function(x: Any) -> Any:
+        return nn.functional.dropout(x * 2, 0.25, True), nn.functional.dropout(x * 2, 0.25, True)
+
+    x = torch.ones(1000, 100, device="cuda", dtype=dtype)
+    fast = _compiled(function, cache)
+    with torch.no_grad():
+        first, second = _seeded(fast, x, 1)
+        state = torch.cuda.get_rng_state()
+        third, _ = fast(x)
+        torch.cuda.set_rng_state(state)
+        assert torch.equal(fast(x)[0], third)
+        assert torch.equal(_seeded(fast, x, 1)[0], first)
+        other, _ = _seeded(fast, x, 2)
+    masks = [y != 0 for y in (first, second, third, other)]
+    for number, (y, mask) in enumerate(zip((first, second, third, other), masks)):
+        torch.testing.assert_close(y, (mask * (2 / 0.75)).to(dtype))
+        assert abs(mask.double().mean().item() - 0.75) < 5 * (0.1875 / 100_000) ** 0.5
+        for further in masks[number + 1 :]:
+            assert abs((mask & further).double().mean().item() - 0.5625) < 0.01
+
+
+def test_random_numbers_are_those_of_the_cpu_for_a_seed(cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(x: Any) -> Any:
+        return nn.functional.dropout(x, 0.3, True), torch.rand_like(x), torch.bernoulli(x * 0 + 0.5)
+
+    drawn = torch.randint
+    monkeypatch.setattr(torch, "randint", lambda *args, device, **kwargs: drawn(*args, **kwargs).to(device))
+    x = torch.randn(300, 70)
+    with torch.no_grad():
+        on_cpu = _seeded(_compiled(function, cache), x, 3)
+        torch._dynamo.reset()
+        on_gpu = _seeded(_compiled(function, cache), x.cuda(), 3)
+    for mine, other in zip(on_gpu, on_cpu):
+        assert torch.equal(mine.cpu() != 0, other != 0)
+        torch.testing.assert_close(mine.cpu(), other)
+
+
+def test_gradients_of_dropout_have_its_mask(cache: str) -> None:
+    fast = _compiled(lambda x: nn.functional.dropout(x.sin(), 0.5, True), cache)
+    inputs = [torch.randn(64, 64, device="cuda", requires_grad=True) for _ in range(2)]
+    results = [fast(x) for x in inputs]
+    for x, y in reversed(list(zip(inputs, results))):
+        y.sum().backward()
+        mask = y != 0
+        assert 0.4 < mask.double().mean() < 0.6
+        _near(x.grad, x.cos() * mask * 2)
+
+
+def test_a_captured_dropout_draws_anew_at_each_replay(cache: str) -> None:
+    fast = _compiled(lambda x: nn.functional.dropout(x + 1, 0.5, True), cache)
+    x = torch.zeros(64, 64, device="cuda")
+    with torch.no_grad():
+        fast(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = fast(x)
+        masks = []
+        for _ in range(3):
+            graph.replay()
+            masks.append(y != 0)
+    for number, mask in enumerate(masks):
+        assert 0.4 < mask.double().mean() < 0.6
+        assert all(not torch.equal(mask, other) for other in masks[:number])
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_of_compiled_code_repeats_its_dropout(reentrant: bool, cache: str) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    module = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).cuda().train()
+    fast = _compiled(module, cache)
+    x = torch.eye(64, device="cuda", requires_grad=True)
+    y = checkpoint(fast, x, use_reentrant=reentrant)
+    y.sum().backward()
+    _near(x.grad, 2.0 * (y != 0).float() @ module[0].weight)
+
+
+def test_a_compiled_checkpoint_repeats_its_dropout(cache: str) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    module = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).cuda().train()
+    fast = _compiled(lambda x: checkpoint(module, x, use_reentrant=False) * 3, cache, strict=False)
+    x = torch.eye(64, device="cuda", requires_grad=True)
+    y = fast(x)
+    y.sum().backward()
+    _near(x.grad, 6.0 * (y != 0).float() @ module[0].weight)
+
+
+#: Kernels of attention, with the types that each takes.
+KERNELS = [
+    ("FLASH_ATTENTION", torch.float16), ("FLASH_ATTENTION", torch.bfloat16), ("EFFICIENT_ATTENTION", torch.float32),
+    ("EFFICIENT_ATTENTION", torch.float16), ("EFFICIENT_ATTENTION", torch.bfloat16), ("CUDNN_ATTENTION", torch.float16),
+    ("CUDNN_ATTENTION", torch.bfloat16),
+]
+
+
+class _Attention(nn.Module):
+    """Attention of 50 queries, which no kernel's block divides."""
+
+    def __init__(self, causal: bool, mask: Any) -> None:
+        super().__init__()
+        self.causal, self.mask = causal, mask
+
+    def forward(self, q: Any, k: Any, v: Any) -> Any:
+        y = nn.functional.scaled_dot_product_attention(q * 1.5, k, v, attn_mask=self.mask, is_causal=self.causal)
+        return (y * 2).transpose(1, 2)
+
+
+def _gradients(function: Callable[..., Any], tensors: list[Any], gradient: Any) -> list[Any]:
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+    y = function(*leaves)
+    y.backward(gradient.to(y.dtype))
+    return [y, *(leaf.grad for leaf in leaves)]
+
+
+def _attention_case(kernel: str, dtype: Any, kind: str) -> tuple[_Attention, list[Any], Any, list[Any]]:
+    """The module, its operands, the gradient of its result, and results in f64."""
+    mask = None
+    if kind == "masked":
+        if kernel == "FLASH_ATTENTION":
+            pytest.skip("flash attention takes no mask")
+        mask = torch.zeros(2, 4, 50, 50, device="cuda", dtype=dtype).masked_fill(torch.rand(2, 4, 50, 50, device="cuda") < 0.3, -np.inf)
+        mask[..., 0] = 0.0
+    module = _Attention(kind == "causal", mask)
+    tensors = [torch.randn(2, 4, 50, 64, device="cuda", dtype=dtype) for _ in range(3)]
+    gradient = torch.randn(2, 50, 4, 64, device="cuda")
+    wide = _Attention(module.causal, None if mask is None else mask.double())
+    return module, tensors, gradient, _gradients(wide, [tensor.double() for tensor in tensors], gradient.double())
+
+
+@pytest.mark.parametrize("kind", ["plain", "causal", "masked"])
+@pytest.mark.parametrize("kernel, dtype", KERNELS)
+def test_gradients_of_attention_are_eagers(kernel: str, dtype: Any, kind: str, cache: str) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    module, tensors, gradient, exact = _attention_case(kernel, dtype, kind)
+    with sdpa_kernel(getattr(SDPBackend, kernel)):
+        expected = _gradients(module, tensors, gradient)
+        found = _gradients(_compiled(module, cache), tensors, gradient)
+    for mine, eager, reference in zip(found, expected, exact):
+        assert mine.dtype == eager.dtype and mine.shape == eager.shape
+        largest = reference.abs().max()
+        mine, eager = ((value.double() - reference).abs().max() / largest for value in (mine, eager))
+        assert mine <= (1e-4 if dtype == torch.float32 else 2 * eager + 2e-3), (mine, eager)
+
+
+@pytest.mark.parametrize("kind", ["plain", "causal", "masked"])
+@pytest.mark.parametrize("kernel, dtype", KERNELS)
+@pytest.mark.parametrize("eager", ["forward", "backward"])
+def test_half_of_attention_may_stay_with_eager(eager: str, kernel: str, dtype: Any, kind: str, cache: str, monkeypatch: Any) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from orchestrion.torch import _backend, _support
+
+    kept = _support.is_supported
+
+    def is_supported(node: Any) -> bool:
+        source = node.args[0] if "getitem" in str(node.target) else node
+        is_attention = "_scaled_dot_product" in str(source.target)
+        return kept(node) and not (is_attention and ("_backward" in str(source.target)) == (eager == "backward"))
+
+    monkeypatch.setattr(_backend, "is_supported", is_supported)
+    module, tensors, gradient, exact = _attention_case(kernel, dtype, kind)
+    with sdpa_kernel(getattr(SDPBackend, kernel)):
+        fast = _compiled(module, cache, strict=False, min_partition=1)
+        found = _gradients(fast, tensors, gradient)
+    for mine, reference in zip(found, exact):
+        _near(mine, reference, 1e-4 if dtype == torch.float32 else 3e-2)
+
+
+def test_tokens_of_a_static_cache_are_eagers(cache: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    model = transformers.LlamaForCausalLM(config).cuda().eval()
+    ids = torch.randint(0, 128, (2, 7), device="cuda")
+    settings = {
+        "max_new_tokens": 24, "do_sample": False, "cache_implementation": "static", "disable_compile": True, "pad_token_id": 0,
+    }
+    expected = model.generate(ids, **settings)
+    model.forward = _compiled(model.forward, cache)
+    assert torch.equal(model.generate(ids, **settings), expected)

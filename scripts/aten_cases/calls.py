@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 
+import numpy
 import torch
 from torch.fx import Graph, GraphModule, Node
 
@@ -59,18 +61,101 @@ def resolve(name: str) -> torch._ops.OpOverload:
     return found
 
 
-#: Attention that only GPUs have.
+#: Attention that only GPUs have, by the kernel.
 OF_GPUS = {f"aten._scaled_dot_product_{kind}_attention.default": kind for kind in ("flash", "efficient", "cudnn")}
+OF_GPUS |= {f"aten._scaled_dot_product_{kind}_attention_backward.default": kind for kind in ("flash", "efficient", "cudnn")}
+
+
+def arguments_of(overload: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+    """All arguments by the names of the schema."""
+    known = {argument.name: argument.default_value for argument in overload._schema.arguments if argument.has_default_value()}
+    return {**known, **dict(zip((argument.name for argument in overload._schema.arguments), args)), **kwargs}
+
+
+def attended(known: dict[str, object]) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """Attention in f64: the output, the logarithms `[n, h, l]`, and query, key, value and mask to differentiate by."""
+    leaves = [known[name].double().requires_grad_() for name in ("query", "key", "value")]
+    q, k, v = leaves
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scale = known.get("scale") or q.shape[-1] ** -0.5
+    scores = scale * q @ k.transpose(-1, -2)
+    if known.get("attn_bias") is not None:
+        leaves.append(known["attn_bias"].double().requires_grad_())
+        scores = scores + leaves[-1]
+    if known.get("is_causal"):
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=BOOL).tril(), -INF)
+    empty = (scores == -INF).all(-1, keepdim=True)
+    weights = torch.where(empty, 0.0, torch.where(empty, 0.0, scores).softmax(-1))
+    log = torch.where(empty, 0.0, scores).logsumexp(-1).masked_fill(empty.squeeze(-1), 0.0)
+    return weights @ v, log, leaves
 
 
 def attention_of_gpus(overload: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
-    """The first result, as the CPU computes it."""
-    names = [argument.name for argument in overload._schema.arguments]
-    known = {**dict(zip(names, args)), **kwargs}
-    q, k, v, mask = (known.get(name) for name in ("query", "key", "value", "attn_bias"))
-    causal, scale = bool(known.get("is_causal")), known.get("scale")
-    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=True)
-    return (y, *[None for _ in overload._schema.returns[1:]])
+    """The results as these kernels make them: the shapes of logarithms, and states of the random generator, are theirs."""
+    known, kind = arguments_of(overload, args, kwargs), OF_GPUS[str(overload)]
+    output, log, leaves = attended(known)
+    q = known["query"]
+    if "_backward" in str(overload):
+        gradients = torch.autograd.grad(output, leaves, known["grad_out_" if kind == "efficient" else "grad_out"].double())
+        results = [gradient.to(leaf.dtype) for gradient, leaf in zip(gradients, (q, known["key"], known["value"], known.get("attn_bias")))]
+        if kind == "efficient":
+            return (*results[:3], results[3] if len(results) > 3 and known["grad_input_mask"][3] else None)
+        return tuple(results[:3])
+    output, log = output.detach().to(q.dtype), log.detach().float()
+    state = torch.zeros((), dtype=I64)
+    if kind == "efficient":
+        rows = -(-log.shape[2] // 32) * 32 if known["compute_log_sumexp"] else 0
+        padded = torch.full((*log.shape[:2], rows), INF)
+        padded[..., : min(rows, log.shape[2])] = log[..., :rows]
+        return output, padded, state, state
+    if kind == "cudnn":
+        return output, log.unsqueeze(-1), None, None, log.shape[2], known["key"].shape[2], state, state, None
+    states = torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64)
+    return output, log, None, None, log.shape[2], known["key"].shape[2], *states, torch.empty(0, dtype=q.dtype)
+
+
+#: The seed of the random numbers of all cases.
+SEED = -5_000_000_007
+
+
+def random_bits(count: int) -> numpy.ndarray:
+    """64 bits of Philox4x32-10 for each position of the sequence of `SEED`."""
+    words = [numpy.arange(count, dtype=numpy.uint64)] + [numpy.zeros(count, dtype=numpy.uint64) for _ in range(3)]
+    keys = [SEED & 0xFFFFFFFF, SEED >> 32 & 0xFFFFFFFF]
+    for _ in range(10):
+        products = [words[0] * numpy.uint64(0xD2511F53), words[2] * numpy.uint64(0xCD9E8D57)]
+        (high0, low0), (high2, low2) = [(product >> numpy.uint64(32), product & numpy.uint64(0xFFFFFFFF)) for product in products]
+        words = [high2 ^ words[1] ^ numpy.uint64(keys[0]), low2, high0 ^ words[3] ^ numpy.uint64(keys[1]), low0]
+        keys = [keys[0] + 0x9E3779B9 & 0xFFFFFFFF, keys[1] + 0xBB67AE85 & 0xFFFFFFFF]
+    return words[0] | words[1] << numpy.uint64(32)
+
+
+def drawn(overload: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """What the rules of random numbers give for `SEED`."""
+    name, known = str(overload), arguments_of(overload, args, kwargs)
+    like = known.get("input", known.get("self"))
+    shape = torch.Size(known["size"]) if like is None else like.shape
+    dtype = known.get("dtype") or (F32 if like is None else like.dtype)
+    bits = random_bits(math.prod(shape))
+
+    def uniform(digits: int) -> torch.Tensor:
+        return torch.from_numpy((bits >> numpy.uint64(64 - digits)).astype(numpy.float64) * 0.5**digits).reshape(shape)
+
+    if name == "aten.native_dropout.default":
+        if known["train"] is False:
+            return like, torch.ones(shape, dtype=BOOL)
+        kept = 1.0 - known["p"]
+        mask = uniform(24) < torch.tensor(kept).double()
+        wide = like.to(torch.promote_types(dtype, F32))
+        return (wide * mask * (1.0 / kept if kept else 0.0)).to(dtype), mask
+    if name.startswith("aten.bernoulli"):
+        probability = torch.tensor(known["p"]) if "p" in known else like
+        return (uniform(53 if probability.dtype == F64 else 24) < probability.double()).to(dtype)
+    if name.startswith("aten.randn"):
+        lower = torch.from_numpy((bits & numpy.uint64(0xFFFFFFFF)).astype(numpy.float64)).reshape(shape)
+        return ((-2 * ((lower + 1) * 0.5**32).log()).sqrt() * (2 * math.pi * uniform(32)).cos()).to(dtype)
+    return uniform({F64: 53, F32: 24, F16: 11, BF16: 8}[dtype]).to(dtype)
 
 
 def single(target: str, args: tuple[object, ...], kwargs: dict[str, object], name: str) -> dict[str, object]:
@@ -89,13 +174,19 @@ def single(target: str, args: tuple[object, ...], kwargs: dict[str, object], nam
 
     overload = resolve(target)
     node = graph.call_function(overload, tuple(place(item) for item in args), {k: place(v) for k, v in kwargs.items()})
-    result = attention_of_gpus(overload, args, kwargs) if target in OF_GPUS else overload(*args, **kwargs)
+    if target in OF_GPUS:
+        result = attention_of_gpus(overload, args, kwargs)
+    elif target in writer.documents.RANDOM:
+        result = drawn(overload, args, kwargs)
+        inputs.append(torch.tensor([SEED]))
+    else:
+        result = overload(*args, **kwargs)
     node.meta["val"] = result
     results = list(result) if isinstance(result, (tuple, list)) else [result]
     outputs: list[Node | None] = []
     if isinstance(result, (tuple, list)):
         for position, value in enumerate(results):
-            if value is None:
+            if not isinstance(value, torch.Tensor):
                 outputs.append(None)
                 continue
             item = graph.call_function(operator.getitem, (node, position))
@@ -466,17 +557,65 @@ def on_gpus() -> Iterator[tuple[str, list[Given]]]:
     q, k, v = normal(2, 2, 3, 4), normal(2, 2, 5, 4), normal(2, 2, 5, 4)
     mask = torch.zeros(3, 5).masked_fill(bools(3, 5), -INF)
     mask[:, 0] = 0.0
-    grouped = given(normal(2, 4, 5, 4), k, v)
-    yield "aten._scaled_dot_product_flash_attention.default", [
-        given(q, k, v), given(k, k, v, 0.0, True), given(q, k, v, scale=0.3), given(k.half(), k.half(), v.half()), grouped]
-    for name in ("efficient", "cudnn"):
-        yield f"aten._scaled_dot_product_{name}_attention.default", [
-            given(q, k, v, None, False), given(k, k, v, None, True, 0.0, True),
-            given(q, k, v, mask.expand(2, 2, 3, 5), False), given(q.bfloat16(), k.bfloat16(), v.bfloat16(), None, False, scale=0.3)]
+    grouped = normal(2, 4, 5, 4)
+    flash = [given(q, k, v), given(k, k, v, 0.0, True), given(q, k, v, scale=0.3), given(k.half(), k.half(), v.half()),
+             given(grouped, k, v)]
+    yield "aten._scaled_dot_product_flash_attention.default", flash
+    mask = mask.expand(2, 2, 3, 5)
+    masked = {name: [
+        given(q, k, v, None, False), given(k, k, v, None, True, 0.0, True), given(q, k, v, mask, False),
+        given(q.bfloat16(), k.bfloat16(), v.bfloat16(), None, False, scale=0.3)] for name in ("efficient", "cudnn")}
+    # One row without keys, and rows that end where a block of the kernel does.
+    lonely = mask.clone()
+    lonely[:, :, 1] = -INF
+    long = normal(1, 1, 32, 2)
+    for calls in masked.values():
+        calls += [given(q, k, v, lonely, True), given(long, long, long, None, True)]
+    for name, calls in masked.items():
+        yield f"aten._scaled_dot_product_{name}_attention.default", calls
+    kernels = {"flash": flash, **masked}
+    for name, calls in kernels.items():
+        overload = resolve(f"aten._scaled_dot_product_{name}_attention.default")
+        yield f"aten._scaled_dot_product_{name}_attention_backward.default", [
+            case for call in calls for case in gradients_of(name, arguments_of(overload, *call))]
+
+
+def gradients_of(kernel: str, known: dict[str, object]) -> Iterator[Given]:
+    """Calls of the gradient of attention, with what the kernel of this name has saved."""
+    known = {**known, "compute_log_sumexp": True}
+    overload = resolve(f"aten._scaled_dot_product_{kernel}_attention.default")
+    saved = attention_of_gpus(overload, (), known)
+    operands = [known[name] for name in ("query", "key", "value")]
+    gradient = normal(*saved[0].shape, dtype=saved[0].dtype)
+    causal, scale, bias = known["is_causal"], known["scale"], known.get("attn_bias")
+    state = [value for value in saved if isinstance(value, torch.Tensor)][2:4]
+    lengths = (None, None, operands[0].shape[2], operands[1].shape[2])
+    if kernel == "flash":
+        yield given(gradient, *operands, *saved[:2], *lengths, 0.0, causal, *state, scale=scale)
+    elif kernel == "cudnn":
+        yield given(gradient, *operands, *saved[:2], *state, bias, *lengths, 0.0, causal, scale=scale)
+    else:
+        # Without a mask, its gradient may be asked for all the same.
+        for wanted in (True, False) if bias is not None else (True,):
+            yield given(gradient, *operands, bias, *saved[:2], *state, 0.0, [True, True, True, wanted], causal, scale=scale)
+
+
+def random() -> Iterator[tuple[str, list[Given]]]:
+    """Random numbers of one seed."""
+    x = normal(3, 5, 7)
+    yield "aten.native_dropout.default", [
+        *[given(x.to(dtype), 0.3, True) for dtype in FLOATS], given(x, 0.0, True), given(x, 1.0, True), given(x, 0.5, None),
+        given(x, 0.5, False), given(normal(), 0.5, True), given(normal(2, 0), 0.5, True), given(special(), 0.5, True)]
+    for name in ("rand", "randn"):
+        yield f"aten.{name}.default", [given([4, 5]), given([3], dtype=F64), given([])]
+        yield f"aten.{name}_like.default", [given(x.to(dtype)) for dtype in FLOATS] + [given(x, dtype=F16)]
+    probabilities = torch.tensor([[0.0, 1.0, 0.5], [0.25, 0.75, 0.01]])
+    yield "aten.bernoulli.default", [given(probabilities.to(dtype)) for dtype in FLOATS]
+    yield "aten.bernoulli.p", [given(x, 0.3), given(ints(20), 0.5), given(x.half(), 0.0), given(x, 1.0), given(bools(9), 0.5)]
 
 
 FAMILIES: list[Callable[[], Iterator[tuple[str, list[Given]]]]] = [
-    unary, pointwise, views, create, reductions, networks, indexing, orders, on_gpus,
+    unary, pointwise, views, create, reductions, networks, indexing, orders, on_gpus, random,
 ]
 
 

@@ -21,7 +21,7 @@ from . import catalog
 from .catalog import Built
 
 EPSILON = 2.0**-23
-OPTIONS = {"superoptimize": False}
+OPTIONS = {"superoptimize": False, "fallback_random": True}
 
 
 @dataclass
@@ -183,7 +183,7 @@ DROPOUT_SEEDS = range(5)
 
 
 def dropout_training(name: str, steps: int, optimizer: str) -> Row:
-    """Trains with dropout, which stays with eager.
+    """Trains with dropout, whose random numbers are eager's here.
 
     The same graph, run eagerly, draws the same random numbers: losses are equal but for rounding (1e-4 of the largest). Eager's
     own module of dropout draws others: the mean of the last losses differs by at most three standard errors.

@@ -183,6 +183,23 @@ impl Emitter {
         result
     }
 
+    /// 64 random bits for each position of the sequence of a key; both are u64, of one shape.
+    pub fn random_bits(&mut self, position: &Val, key: &Val) -> Val {
+        let wanted = format!("{}#{}", self.node, self.count);
+        let result = self.value(&wanted, DType::U64, position.shape.clone());
+        self.count += 1;
+        self.graph.opsets.insert(SCALARS.to_owned(), 1);
+        self.push("Philox", SCALARS, &[Some(position), Some(key)], &[], std::slice::from_ref(&result));
+        result
+    }
+
+    /// Bits shifted to the right by an amount; of signed types arithmetically.
+    pub fn shift_right(&mut self, x: &Val, amount: &Val) -> Emitted {
+        let shape = self.common_shape("BitShift", x, amount)?;
+        let direction = Attribute::String("RIGHT".into());
+        Ok(self.one("BitShift", &[x, amount], &[("direction", direction)], (x.dtype, shape)))
+    }
+
     /// A constant; equal small ones are shared.
     pub fn constant(&mut self, tensor: Tensor) -> Val {
         const SHARED_BYTES: usize = 64;

@@ -165,7 +165,7 @@ fn limits_are_told_from_faults() {
     }
     assert!(of(json!([node(
         "a",
-        "aten.native_dropout.default",
+        "aten.embedding_bag.default",
         json!([value("x"), 0.5, true]),
         "f32",
         &[2]

@@ -3,7 +3,7 @@
 //! Every element type embeds exactly in one of them, so one definition per function serves all. For `f32` results
 //! of `+ - * / sqrt` the single rounding from `f64` is the correctly rounded result.
 
-use orch_ir::{BinaryFn, CompareFn, UnaryFn};
+use orch_ir::{BinaryFn, CompareFn, UnaryFn, philox};
 
 /// A type that scalar functions compute in.
 pub trait Calc: Copy + PartialOrd + Send + Sync {
@@ -89,7 +89,14 @@ impl Calc for f64 {
             BinaryFn::Max => |x, y, _| max(x, y),
             BinaryFn::Min => |x, y, _| min(x, y),
             BinaryFn::Atan2 => |y, x, _| y.atan2(x),
-            BinaryFn::And | BinaryFn::Or | BinaryFn::Xor | BinaryFn::Shl | BinaryFn::Shr => return None,
+            BinaryFn::And
+            | BinaryFn::Or
+            | BinaryFn::Xor
+            | BinaryFn::Shl
+            | BinaryFn::Shr
+            | BinaryFn::Philox => {
+                return None;
+            }
         })
     }
 
@@ -153,6 +160,7 @@ impl Calc for i128 {
             BinaryFn::Shr => |x, y, bits| {
                 if (0..i128::from(bits)).contains(&y) { x >> y } else { x >> (i128::BITS - 1) }
             },
+            BinaryFn::Philox => |x, y, _| i128::from(philox(x as u64, y as u64)),
             BinaryFn::Atan2 => return None,
         })
     }

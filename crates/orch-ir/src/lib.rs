@@ -32,6 +32,6 @@ pub use primitive::{Contract, ConvSpec, PadMode, PrimOp, ReduceOp, Window};
 pub use recurrence::{
     Activation, ActivationFn, Recurrence, RecurrenceExtents, RecurrenceOperand, RnnCell, RnnDirection,
 };
-pub use scalar::{BinaryFn, CompareFn, ScalarFn, UnaryFn};
+pub use scalar::{BinaryFn, CompareFn, ScalarFn, UnaryFn, philox};
 pub use shape::{MAX_ELEMS, Shape};
 pub use tensor::{Element, Tensor, TensorSizeError};

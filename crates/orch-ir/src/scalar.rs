@@ -159,6 +159,8 @@ scalar_functions! {
         Shr => "shr",
         /// Angle of the point `(y, x)`: first operand is y.
         Atan2 => "atan2",
+        /// 64 random bits at the position `x` of the sequence of `y`, both `u64`: see [`philox`].
+        Philox => "philox",
     }
 }
 
@@ -213,6 +215,7 @@ impl BinaryFn {
             BinaryFn::Max | BinaryFn::Min => true,
             BinaryFn::Shl | BinaryFn::Shr => dtype.is_int(),
             BinaryFn::Atan2 => dtype.is_float(),
+            BinaryFn::Philox => dtype == DType::U64,
             _ => dtype != DType::Bool,
         }
     }
@@ -230,6 +233,32 @@ impl BinaryFn {
                 | BinaryFn::Xor
         )
     }
+}
+
+/// 64 random bits, the meaning of [`BinaryFn::Philox`]: the first two words, the lower first, of [`philox_words`] at the counter
+/// `(position mod 2^32, position / 2^32, 0, 0)`.
+pub fn philox(position: u64, key: u64) -> u64 {
+    let halves = |x: u64| [x as u32, (x >> 32) as u32];
+    let [low, high] = halves(position);
+    let [first, second, ..] = philox_words([low, high, 0, 0], halves(key));
+    u64::from(first) | u64::from(second) << 32
+}
+
+/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): four random words from a counter and a key.
+fn philox_words(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+    let product = |a: u32, b: u32| {
+        let whole = u64::from(a) * u64::from(b);
+        ((whole >> 32) as u32, whole as u32)
+    };
+    let ([mut a, mut b, mut c, mut d], [mut k, mut l]) = (counter, key);
+    for _ in 0..10 {
+        let (high_a, low_a) = product(a, 0xd251_1f53);
+        let (high_c, low_c) = product(c, 0xcd9e_8d57);
+        [a, b, c, d] = [high_c ^ b ^ k, low_c, high_a ^ d ^ l, low_a];
+        k = k.wrapping_add(0x9e37_79b9);
+        l = l.wrapping_add(0xbb67_ae85);
+    }
+    [a, b, c, d]
 }
 
 impl ScalarFn {
@@ -290,6 +319,24 @@ impl ScalarFn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The known answers that the authors publish with their code.
+    #[test]
+    fn philox_gives_the_known_answers() {
+        let cases = [
+            ([0; 4], [0; 2], [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]),
+            ([u32::MAX; 4], [u32::MAX; 2], [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]),
+            (
+                [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
+                [0xa409_3822, 0x299f_31d0],
+                [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1],
+            ),
+        ];
+        for (counter, key, expected) in cases {
+            assert_eq!(philox_words(counter, key), expected, "{counter:x?} {key:x?}");
+        }
+        assert_eq!(philox(0, 0), 0xe169_c58d_6627_e8d5);
+    }
 
     #[test]
     fn names_are_unique_and_read_back() {

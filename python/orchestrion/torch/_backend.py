@@ -29,7 +29,7 @@ from orchestrion.torch import _report
 from orchestrion.torch._document import DocumentError, source_line, target_name
 from orchestrion.torch._placement import CPU, graph_device, host_calls
 from orchestrion.torch._report import GraphReport
-from orchestrion.torch._support import is_supported
+from orchestrion.torch._support import is_random, is_supported
 from orchestrion.torch._unit import Unit
 
 _LOG = logging.getLogger("orchestrion.torch")
@@ -68,6 +68,8 @@ class Options:
     """Partitions of fewer calls that compute stay with eager, unless the whole graph is one."""
     cache_dir: str | None = None
     """Folder of compiled kernels."""
+    fallback_random: bool = False
+    """Calls that draw random numbers stay with eager, so that the numbers are eager's."""
 
     @classmethod
     def of(cls, mode: str | None, given: dict[str, Any] | None) -> Options:
@@ -253,8 +255,9 @@ def compiled_graph(
         if not calls:
             return _eager(gm)
         device = graph_device(gm)
-        on_host = frozenset() if device == CPU else host_calls(gm, _is_taken)
-        unsupported = [node for node in calls if node in on_host or not _is_taken(node)]
+        is_taken = functools.partial(_is_taken, options=options)
+        on_host = frozenset() if device == CPU else host_calls(gm, is_taken)
+        unsupported = [node for node in calls if node in on_host or not is_taken(node)]
         native = options.native(device, work)
         if not unsupported and _is_writable(gm):
             unit = Unit(gm, native, frozen, work.watch)
@@ -279,9 +282,13 @@ def compiled_graph(
         _report.add(entry)
 
 
-def _is_taken(node: Node) -> bool:
+def _is_taken(node: Node, options: Options) -> bool:
     """True of calls that compiled graphs make, and of copies into inputs at the end of a graph."""
-    return node.target is torch.ops.aten.copy_.default or is_supported(node)
+    return node.target is torch.ops.aten.copy_.default or _is_compiled(node, options)
+
+
+def _is_compiled(node: Node, options: Options) -> bool:
+    return is_supported(node) and not (options.fallback_random and is_random(node))
 
 
 def _is_writable(gm: GraphModule) -> bool:
@@ -320,12 +327,13 @@ def _warn(entry: GraphReport) -> None:
 
 
 class _Support(OperatorSupportBase):
-    def __init__(self, on_host: frozenset[Node]) -> None:
+    def __init__(self, on_host: frozenset[Node], options: Options) -> None:
         super().__init__()
         self._on_host = on_host
+        self._options = options
 
     def is_node_supported(self, submodules: Any, node: Node) -> bool:
-        return node not in self._on_host and is_supported(node)
+        return node not in self._on_host and _is_compiled(node, self._options)
 
 
 def _partitioned(
@@ -337,7 +345,7 @@ def _partitioned(
     work: Work,
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """The graph with its supported parts compiled, but for calls that the host needs the results of."""
-    partitioner = CapabilityBasedPartitioner(gm, _Support(on_host), allows_single_node_partition=True)
+    partitioner = CapabilityBasedPartitioner(gm, _Support(on_host, options), allows_single_node_partition=True)
     proposed = partitioner.propose_partitions()
     partitioner.remove_bookend_non_compute_ops(proposed)
     kept = [part for part in proposed if _computing(part.nodes) >= options.min_partition]

@@ -57,6 +57,20 @@ INDEXED = frozenset({
     "aten.scatter_reduce.two",
 })
 
+#: Targets that draw random numbers. A graph with one of them has the input `SEED`, the last one.
+RANDOM = frozenset({
+    "aten.bernoulli.default",
+    "aten.bernoulli.p",
+    "aten.native_dropout.default",
+    "aten.rand.default",
+    "aten.rand_like.default",
+    "aten.randn.default",
+    "aten.randn_like.default",
+})
+
+#: The name of the input i64[1] that random numbers come from: each run is to have another one. No node has such a name.
+SEED = "random seed"
+
 
 class DocumentError(ValueError):
     """A graph holds what documents do not."""
@@ -77,7 +91,8 @@ def document(
 
     Calls of `aten.copy_` into inputs become mutations: outputs after those of the graph, with the input that each is to be
     copied into. With `check_indices`, a graph that reads or writes by index has one more output at the end,
-    `INDEX_CHECK`: false if an index was out of range.
+    `INDEX_CHECK`: false if an index was out of range. A graph that draws random numbers has one more input at the end, `SEED`, and
+    each call that draws them has a number of its own.
 
     Raises `DocumentError` for what documents do not hold.
     """
@@ -151,6 +166,8 @@ class _Writer:
         #: Values to be copied into inputs, with the positions of the inputs.
         self.copies: dict[int, Node] = {}
         self.indexed = False
+        #: Calls that draw random numbers.
+        self.random = 0
 
     def write(self, name: str, check_indices: bool) -> dict[str, Json]:
         outputs: list[Json] = []
@@ -165,6 +182,8 @@ class _Writer:
                 outputs = self.outputs(node)
             else:
                 raise DocumentError(f"node `{node.name}` is a {node.op}")
+        if self.random:
+            self.inputs.append({"name": SEED, "dtype": "i64", "shape": [1], "strides": [1], "kind": "input"})
         mutations: list[Json] = []
         for position, value in self.copies.items():
             mutations.append({"output": len(outputs), "input": position})
@@ -233,11 +252,15 @@ class _Writer:
             raise DocumentError(f"node `{node.name}` ({node.target}) changes an argument")
         target = target_name(node)
         self.indexed = self.indexed or target in INDEXED
+        kwargs = {key: self.argument(argument, node) for key, argument in node.kwargs.items()}
+        if target in RANDOM:
+            kwargs |= {"seed": {"value": SEED}, "stream": self.random}
+            self.random += 1
         self.nodes.append({
             "name": node.name,
             "target": target,
             "args": [self.argument(argument, node) for argument in node.args],
-            "kwargs": {key: self.argument(argument, node) for key, argument in node.kwargs.items()},
+            "kwargs": kwargs,
             "results": self.results(node),
             "where": source_line(node),
         })
@@ -278,6 +301,10 @@ class _Writer:
 
     def argument(self, argument: object, node: Node) -> Json:
         if isinstance(argument, Node):
+            value = argument.meta.get("val")
+            # Attention on GPUs has numbers and nothing among its results.
+            if argument.target is operator.getitem and not isinstance(value, torch.Tensor) and "val" in argument.meta:
+                return self.argument(value, node)
             return dict(self.references[argument])
         if isinstance(argument, (tuple, list)):
             return [self.argument(item, node) for item in argument]

@@ -13,7 +13,7 @@ from orchestrion._errors import Unsupported, UsageError
 from orchestrion._executable import Executable
 from orchestrion.torch._backend import decompositions
 from orchestrion.torch._document import source_line, target_name
-from orchestrion.torch._support import is_supported
+from orchestrion.torch._support import is_random, is_supported
 
 
 def export(
@@ -52,7 +52,7 @@ def export(
 
     program = export_program(model.eval(), tuple(args), dict(kwargs or {})).run_decompositions(decompositions())
     gm = program.graph_module
-    unsupported = [node for node in gm.graph.nodes if node.op == "call_function" and not is_supported(node)]
+    unsupported = [node for node in gm.graph.nodes if node.op == "call_function" and (is_random(node) or not is_supported(node))]
     if unsupported:
         lines = sorted({f"  {target_name(node)}  {source_line(node)}" for node in unsupported})
         raise Unsupported("the model calls what is not supported:\n" + "\n".join(lines))

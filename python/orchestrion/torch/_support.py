@@ -14,10 +14,14 @@ from collections.abc import Callable
 import torch
 from torch.fx import Node
 
-from ._document import DTYPES, DocumentError, concrete
+from ._document import DTYPES, RANDOM, DocumentError, concrete
 
 #: The longest axis of `slice_scatter` with a step.
 MAX_POSITIONS = 1 << 20
+
+#: The most scores of attention on GPUs that is differentiated. They go through memory, whose cache holds 32 MB of f32; eager's kernels
+#: recompute them.
+MAX_SCORES = 1 << 23
 
 
 @functools.cache
@@ -38,25 +42,22 @@ def is_supported(node: Node) -> bool:
     name = str(node.target)
     if name not in targets() or not _types_are_known(node):
         return False
-    if name in _FIRST_RESULT_ONLY and any(not _takes_first(user) for user in node.users):
-        return False
     condition = _CONDITIONS.get(name)
     try:
-        return condition is None or condition(_arguments(node))
+        known = _arguments(node)
+        if name in _GPU_ATTENTION and _is_differentiated(node) and _scores(known) > MAX_SCORES:
+            return False
+        return condition is None or condition(known)
     except (DocumentError, TypeError, AttributeError, KeyError):
         return False
 
 
-#: Attention on GPUs: its other results are for the gradient.
-_FIRST_RESULT_ONLY = frozenset({
-    "aten._scaled_dot_product_flash_attention.default",
-    "aten._scaled_dot_product_efficient_attention.default",
-    "aten._scaled_dot_product_cudnn_attention.default",
-})
-
-
-def _takes_first(user: Node) -> bool:
-    return user.target is operator.getitem and bool(user.args[1] == 0)
+def is_random(node: Node) -> bool:
+    """True if a call draws random numbers, and of its results."""
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return isinstance(source, Node) and is_random(source)
+    return node.op == "call_function" and str(node.target) in RANDOM
 
 
 def _values(node: Node) -> list[object]:
@@ -181,6 +182,25 @@ def _gpu_attention(known: Arguments) -> bool:
     return _attention(known) and (is_square or not known["is_causal"])
 
 
+def _scores(known: Arguments) -> int:
+    return _tensor(known["query"]).shape[:3].numel() * _tensor(known["key"]).shape[2]
+
+
+def _is_differentiated(node: Node) -> bool:
+    """True of the gradient of attention, and where a gradient takes other results than the first."""
+    is_backward = "_backward" in str(node.target)
+    return is_backward or any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users)
+
+
+def _efficient_backward(known: Arguments) -> bool:
+    """The gradient of a mask that is repeated along a dimension stays with eager."""
+    wanted = known["grad_input_mask"]
+    assert isinstance(wanted, (list, tuple))
+    if not _gpu_attention(known) or known["attn_bias"] is None or not wanted[3]:
+        return _gpu_attention(known)
+    return _tensor(known["attn_bias"]).numel() == _scores(known)
+
+
 def _floats(known: Arguments) -> bool:
     return _tensor(known["self"]).dtype.is_floating_point
 
@@ -188,6 +208,16 @@ def _floats(known: Arguments) -> bool:
 def _batch_norm(known: Arguments) -> bool:
     return not known["training"] or (known["running_mean"] is None and known["running_var"] is None)
 
+
+#: Attention that only GPUs have.
+_GPU_ATTENTION: dict[str, Callable[[Arguments], bool]] = {
+    "aten._scaled_dot_product_flash_attention.default": _gpu_attention,
+    "aten._scaled_dot_product_flash_attention_backward.default": _gpu_attention,
+    "aten._scaled_dot_product_efficient_attention.default": _gpu_attention,
+    "aten._scaled_dot_product_efficient_attention_backward.default": _efficient_backward,
+    "aten._scaled_dot_product_cudnn_attention.default": _gpu_attention,
+    "aten._scaled_dot_product_cudnn_attention_backward.default": _gpu_attention,
+}
 
 _CONDITIONS: dict[str, Callable[[Arguments], bool]] = {
     "aten.as_strided.default": _as_strided,
@@ -210,7 +240,9 @@ _CONDITIONS: dict[str, Callable[[Arguments], bool]] = {
     "aten.scatter_reduce.two": lambda known: _scatter(known) and _scatter_reduce(known),
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention,
-    **dict.fromkeys(_FIRST_RESULT_ONLY, _gpu_attention),
+    **_GPU_ATTENTION,
+    "aten.bernoulli.default": lambda known: known["generator"] is None and _floats(known),
+    "aten.bernoulli.p": lambda known: known["generator"] is None,
     "aten._native_batch_norm_legit.no_stats": lambda known: bool(known["training"]),
     "aten.native_batch_norm.default": _batch_norm,
 }

@@ -37,7 +37,8 @@ class Unit:
     """A graph of ATen calls that is compiled as a whole: a callable over its tensors.
 
     Outputs have the strides that the graph was traced with. Outputs that are views of inputs are made as such, inputs that the graph
-    changes are changed, and an index out of range is an `IndexError`.
+    changes are changed, and an index out of range is an `IndexError`. Random numbers come from a seed that each run draws from PyTorch's
+    generator.
     """
 
     def __init__(
@@ -50,6 +51,11 @@ class Unit:
         doc: dict[str, Any] = document(gm)
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         inputs = [node.meta["val"] for node in placeholders]
+        #: Where each run draws the seed of its random numbers, if it has any: in a capture as eager's calls do.
+        self._seed_device: str | None = None
+        if len(doc["inputs"]) > len(inputs):
+            self._seed_device = options.get("target", "cpu")
+            inputs.append(torch.empty(1, dtype=torch.int64))
         [output] = [node for node in gm.graph.nodes if node.op == "output"]
         results = output.args[0]
         values = [results] if isinstance(results, torch.fx.Node) else list(results)
@@ -82,6 +88,9 @@ class Unit:
 
     def __call__(self, tensors: list[Any]) -> list[Any]:
         """Runs on the graph's inputs, in order."""
+        if self._seed_device is not None:
+            seed = torch.randint(-(1 << 63), (1 << 63) - 1, (1,), dtype=torch.int64, device=self._seed_device)
+            tensors = [*tensors, seed]
         results, copies = self._run(tensors)
         for position, (shape, strides) in self._repeated.items():
             results[position] = results[position].as_strided(shape, strides)

@@ -1,13 +1,20 @@
-//! Scaled dot product attention, whole: `softmax(scale q k^T + mask) v`, as PyTorch calls it on CPUs, with its gradient, and on GPUs.
+//! Scaled dot product attention, whole: `softmax(scale q k^T + mask) v` with its gradient, as PyTorch calls it on CPUs and on GPUs.
 //!
 //! f16 and bf16 compute in f32 and are rounded once. The second result is `ln sum e^score`, from which the gradient
 //! recomputes the weights. A causal mask keeps keys up to the query's own position. A row of which all keys are
 //! masked by -inf gives zeros, as eager's flash kernel does.
+//!
+//! Forward and backward are separate graphs, of which either may stay with eager. So what a call saves for its gradient is what eager's
+//! kernel saves, in its shape: `[n, h, l]` of flash attention, `[n, h, l rounded up to 32]` filled with infinity of the efficient one,
+//! `[n, h, l, 1]` of cuDNN's. The state of the random generator is read with dropout only: it is zero here.
 
 use super::{Applied, Rule, rule};
 use crate::call::Call;
 use crate::emit::{Emitted, Emitter, Refusal, Val, invalid, unsupported};
-use orch_ir::DType;
+use orch_ir::{DType, Shape};
+
+/// What eager's kernels do and these do not.
+const CONDITION: &str = "no dropout, heads of keys divide those of queries";
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[
@@ -16,35 +23,51 @@ pub(super) const RULES: &[Rule] = &[
         "query key value dropout_p is_causal attn_mask scale",
         forward,
     )
-    .when("no dropout, heads of keys divide those of queries"),
+    .when(CONDITION),
     rule(
         "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
         "grad_out query key value out logsumexp dropout_p is_causal attn_mask scale",
         backward,
     )
-    .when("no dropout, heads of keys divide those of queries"),
+    .when(CONDITION),
     rule(
         "aten._scaled_dot_product_flash_attention.default",
         "query key value dropout_p is_causal return_debug_mask scale",
-        output_only,
+        forward_of_gpu,
     )
-    .when(OUTPUT_ONLY),
+    .when(CONDITION),
     rule(
         "aten._scaled_dot_product_efficient_attention.default",
         "query key value attn_bias compute_log_sumexp dropout_p is_causal scale",
-        output_only,
+        forward_of_gpu,
     )
-    .when(OUTPUT_ONLY),
+    .when(CONDITION),
     rule(
         "aten._scaled_dot_product_cudnn_attention.default",
         "query key value attn_bias compute_log_sumexp dropout_p is_causal return_debug_mask scale",
-        output_only,
+        forward_of_gpu,
     )
-    .when(OUTPUT_ONLY),
+    .when(CONDITION),
+    rule(
+        "aten._scaled_dot_product_flash_attention_backward.default",
+        "grad_out query key value out logsumexp cum_seq_q cum_seq_k max_q max_k dropout_p is_causal philox_seed philox_offset scale",
+        backward,
+    )
+    .when(CONDITION),
+    rule(
+        "aten._scaled_dot_product_efficient_attention_backward.default",
+        "grad_out_ query key value attn_bias out logsumexp philox_seed philox_offset dropout_p grad_input_mask is_causal scale",
+        backward_with_bias,
+    )
+    .when(CONDITION),
+    rule(
+        "aten._scaled_dot_product_cudnn_attention_backward.default",
+        "grad_out query key value out logsumexp philox_seed philox_offset attn_bias cum_seq_q cum_seq_k max_q max_k dropout_p \
+         is_causal scale",
+        backward,
+    )
+    .when(CONDITION),
 ];
-
-/// The condition of calls on GPUs, whose other results are for a gradient that these kernels compute themselves.
-const OUTPUT_ONLY: &str = "no dropout, heads of keys divide those of queries, only the first result is used";
 
 /// Operands in the type to compute in.
 struct Heads {
@@ -136,11 +159,13 @@ impl Heads {
     }
 }
 
-/// The output, and per row the maximum and the sum that its weights were divided by.
+/// The output, and per row `[n, h, l, 1]` the maximum, the sum of powers, and what weights were divided by: that sum, or 1 if there is no
+/// key.
 struct Attended {
     output: Val,
     shift: Val,
     sum: Val,
+    divisor: Val,
 }
 
 fn attend(emitter: &mut Emitter, call: &Call) -> Result<Attended, Refusal> {
@@ -158,11 +183,11 @@ fn attend(emitter: &mut Emitter, call: &Call) -> Result<Attended, Refusal> {
     let divisor = emitter.select(&lowest, &one, &sum)?;
     let weights = emitter.binary("Div", &powers, &divisor)?;
     let output = emitter.matmul(&weights, &heads.value)?;
-    Ok(Attended { output: emitter.cast(&output, call.dtype()?), shift, sum })
+    Ok(Attended { output: emitter.cast(&output, call.dtype()?), shift, sum, divisor })
 }
 
 fn forward(emitter: &mut Emitter, call: &Call) -> Applied {
-    let Attended { output, shift, sum } = attend(emitter, call)?;
+    let Attended { output, shift, sum, .. } = attend(emitter, call)?;
     let log = emitter.unary("Log", &sum);
     let log = emitter.binary("Add", &log, &shift)?;
     let log = emitter.reshape(&log, log.shape[..3].to_vec())?;
@@ -170,20 +195,82 @@ fn forward(emitter: &mut Emitter, call: &Call) -> Applied {
     Ok(vec![Some(output), Some(emitter.cast(&log, dtype))])
 }
 
-/// Whoever uses another result finds that it is missing.
-fn output_only(emitter: &mut Emitter, call: &Call) -> Applied {
-    let Attended { output, .. } = attend(emitter, call)?;
-    let others = call.results.iter().skip(1).map(|_| None);
-    Ok([Some(output)].into_iter().chain(others).collect())
+/// The results of eager's kernels on GPUs: the output, what the gradient needs of each row, and others that are only read with dropout.
+/// A row without keys has the logarithm zero, from which all its weights come out as zero.
+fn forward_of_gpu(emitter: &mut Emitter, call: &Call) -> Applied {
+    let Attended { output, shift, divisor, .. } = attend(emitter, call)?;
+    let log = emitter.unary("Log", &divisor);
+    let log = emitter.binary("Add", &log, &shift)?;
+    let mut results = vec![Some(output)];
+    for (index, known) in call.results.iter().enumerate().skip(1) {
+        results.push(match known {
+            None => None,
+            Some((dtype, shape)) if index == 1 && shape.elems() > 0 => {
+                Some(saved(emitter, &log, *dtype, shape)?)
+            }
+            Some((dtype, shape)) => Some(emitter.zeros(*dtype, shape)?),
+        });
+    }
+    Ok(results)
+}
+
+/// The logarithms `[n, h, l, 1]` in the shape in which a kernel saves them: rows are filled up with infinity.
+fn saved(emitter: &mut Emitter, log: &Val, dtype: DType, shape: &Shape) -> Emitted {
+    let log = emitter.cast(log, dtype);
+    let rows = log.shape[2];
+    let [.., width] = shape[..] else { return invalid(format!("{shape} of logarithms")) };
+    if shape.rank() != 3 || width <= rows {
+        return emitter.reshape(&log, shape.to_vec());
+    }
+    let log = emitter.reshape(&log, log.shape[..3].to_vec())?;
+    let infinity = emitter.scalar(dtype, f64::INFINITY);
+    emitter.pad(&log, &[0; 3], &[0, 0, (width - rows) as i64], &infinity)
+}
+
+fn backward(emitter: &mut Emitter, call: &Call) -> Applied {
+    let Gradients { operands, .. } = gradients(emitter, call, "grad_out")?;
+    let dtype = call.dtype()?;
+    Ok(operands.map(|value| Some(emitter.cast(&value, dtype))).to_vec())
+}
+
+/// The gradient of the mask is that of the scores.
+fn backward_with_bias(emitter: &mut Emitter, call: &Call) -> Applied {
+    let Gradients { operands, of_scores } = gradients(emitter, call, "grad_out_")?;
+    let dtype = call.dtype()?;
+    let mut results = operands.map(|value| Some(emitter.cast(&value, dtype))).to_vec();
+    results.push(match call.optional_tensor("attn_bias")? {
+        Some(bias) if call.flags("grad_input_mask")?.get(3) == Some(&true) => {
+            if bias.shape != of_scores.shape {
+                return unsupported(format!("the gradient of a mask {}", bias.describe()));
+            }
+            Some(emitter.cast(&of_scores, bias.dtype))
+        }
+        _ => None,
+    });
+    Ok(results)
+}
+
+/// Gradients in the type that is computed in.
+struct Gradients {
+    /// Of query, key and value.
+    operands: [Val; 3],
+    /// Of the masked scores.
+    of_scores: Val,
 }
 
 /// With `p = e^(score - ln sum)` and `d = sum_j g_j y_j`: `dv = p^T g`, `ds = p (g v^T - d)`, `dq = scale ds k`,
 /// `dk = scale ds^T q`.
-fn backward(emitter: &mut Emitter, call: &Call) -> Applied {
+fn gradients(emitter: &mut Emitter, call: &Call, gradient: &str) -> Result<Gradients, Refusal> {
     let heads = Heads::read(emitter, call)?;
     let scores = heads.scores(emitter, call)?;
-    let [gradient, output, log] = ["grad_out", "out", "logsumexp"].map(|name| call.float_tensor(name));
+    let [gradient, output, log] = [gradient, "out", "logsumexp"].map(|name| call.float_tensor(name));
     let [gradient, output, log] = [gradient?, output?, log?].map(|value| emitter.cast(value, scores.dtype));
+    let rows = scores.shape[2];
+    // The efficient kernel fills rows up.
+    let log = match log.shape[..] {
+        [.., width] if log.rank() == 3 && width > rows => emitter.slice(&log, 2, (0, 1, rows))?,
+        _ => log,
+    };
     let log = emitter.reshape(&log, [&scores.shape[..3], &[1]].concat())?;
     let shifted = emitter.binary("Sub", &scores, &log)?;
     let powers = emitter.unary("Exp", &shifted);
@@ -199,11 +286,10 @@ fn backward(emitter: &mut Emitter, call: &Call) -> Applied {
     let sum = emitter.reduce("ReduceSum", &products, &[3], true);
     let difference = emitter.binary("Sub", &of_weights, &sum)?;
     let of_scores = emitter.binary("Mul", &weights, &difference)?;
-    let of_scores = emitter.binary_scalar("Mul", &of_scores, heads.scale)?;
-    let of_query = emitter.matmul(&of_scores, &heads.key)?;
-    let turned = emitter.transpose_last(&of_scores)?;
+    let scaled = emitter.binary_scalar("Mul", &of_scores, heads.scale)?;
+    let of_query = emitter.matmul(&scaled, &heads.key)?;
+    let turned = emitter.transpose_last(&scaled)?;
     let of_key = emitter.matmul(&turned, &heads.query)?;
     let (of_key, of_value) = (heads.summed(emitter, &of_key)?, heads.summed(emitter, &of_value)?);
-    let dtype = call.dtype()?;
-    Ok([of_query, of_key, of_value].map(|value| Some(emitter.cast(&value, dtype))).to_vec())
+    Ok(Gradients { operands: [of_query, of_key, of_value], of_scores })
 }

@@ -16,6 +16,7 @@ mod layer_norm;
 mod pointwise;
 mod pooling;
 mod pooling_backward;
+mod random;
 mod reduce;
 mod replace;
 mod scatter;
@@ -73,6 +74,7 @@ const FAMILIES: &[&[Rule]] = &[
     strided::RULES,
     replace::RULES,
     create::RULES,
+    random::RULES,
     unary::RULES,
     pointwise::RULES,
     divide::RULES,

@@ -200,6 +200,15 @@ template <class T> ORC T o_shl(T a, T b) {
 template <class T> ORC T o_shr(T a, T b) {
     return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)(a < 0 ? -1 : 0) : (T)(a >> b);
 }
+/* 64 bits of Philox4x32-10. */
+ORC unsigned long long o_philox(unsigned long long at, unsigned long long key) {
+    unsigned c0 = (unsigned)at, c1 = (unsigned)(at >> 32), c2 = 0, c3 = 0, k0 = (unsigned)key, k1 = (unsigned)(key >> 32);
+    ORC_UNROLL for (int round = 0; round < 10; round++, k0 += 0x9e3779b9u, k1 += 0xbb67ae85u) {
+        unsigned h0 = __umulhi(c0, 0xd2511f53u), l0 = c0 * 0xd2511f53u, h2 = __umulhi(c2, 0xcd9e8d57u), l2 = c2 * 0xcd9e8d57u;
+        c0 = h2 ^ c1 ^ k0, c1 = l2, c2 = h0 ^ c3 ^ k1, c3 = l0;
+    }
+    return c0 | (unsigned long long)c1 << 32;
+}
 template <class T> ORC T o_floor_div(T a, T b) { T q = a / b; return a % b != 0 && a < 0 ? q - 1 : q; }
 template <class T> ORC T o_floor_rem(T a, T b) { T r = a % b; return r < 0 ? r + b : r; }
 #define ORC_COMPARE(name, op) template <class T> ORC bool o_##name(T a, T b) { return wide(a) op wide(b); }
@@ -234,7 +243,7 @@ ORC_LANES1(o_cos) ORC_LANES1(o_tan) ORC_LANES1(o_asin) ORC_LANES1(o_acos) ORC_LA
 ORC_LANES1(o_cosh) ORC_LANES1(o_tanh) ORC_LANES1(o_asinh) ORC_LANES1(o_acosh) ORC_LANES1(o_atanh) ORC_LANES1(o_erf)
 ORC_LANES1(o_neg) ORC_LANES1(o_abs) ORC_LANES1(o_sign) ORC_LANES1(o_not) ORC_LANES1(o_is_nan) ORC_LANES1(o_is_inf)
 ORC_LANES2(o_add) ORC_LANES2(o_sub) ORC_LANES2(o_mul) ORC_LANES2(o_div) ORC_LANES2(o_floor_mod) ORC_LANES2(o_trunc_mod)
-ORC_LANES2(o_pow) ORC_LANES2(o_max) ORC_LANES2(o_min) ORC_LANES2(o_atan2) ORC_LANES2(o_and) ORC_LANES2(o_or)
+ORC_LANES2(o_pow) ORC_LANES2(o_max) ORC_LANES2(o_min) ORC_LANES2(o_atan2) ORC_LANES2(o_philox) ORC_LANES2(o_and) ORC_LANES2(o_or)
 ORC_LANES2(o_xor) ORC_LANES2(o_shl) ORC_LANES2(o_shr) ORC_LANES2(o_floor_div) ORC_LANES2(o_floor_rem) ORC_LANES2(o_eq)
 ORC_LANES2(o_ne) ORC_LANES2(o_lt) ORC_LANES2(o_le) ORC_LANES2(o_gt) ORC_LANES2(o_ge)
 template <class T, int N> ORC vec<T, N> o_fma(vec<T, N> a, vec<T, N> b, vec<T, N> c) {

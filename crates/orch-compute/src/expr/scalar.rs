@@ -5,7 +5,7 @@
 //! square root, because `f64` has more than twice their digits. Speed does not matter here.
 
 use half::{bf16, f16};
-use orch_ir::{BinaryFn, CompareFn, DType, UnaryFn};
+use orch_ir::{BinaryFn, CompareFn, DType, UnaryFn, philox};
 
 /// The value of one element.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -195,7 +195,9 @@ fn binary_float(f: BinaryFn, x: f64, y: f64) -> Option<f64> {
             }
         }
         BinaryFn::Atan2 => x.atan2(y),
-        BinaryFn::And | BinaryFn::Or | BinaryFn::Xor | BinaryFn::Shl | BinaryFn::Shr => return None,
+        BinaryFn::And | BinaryFn::Or | BinaryFn::Xor | BinaryFn::Shl | BinaryFn::Shr | BinaryFn::Philox => {
+            return None;
+        }
     })
 }
 
@@ -220,6 +222,7 @@ fn binary_int(f: BinaryFn, dtype: DType, x: i128, y: i128) -> Option<i128> {
         BinaryFn::Shl if count == width => 0,
         BinaryFn::Shl => x << count,
         BinaryFn::Shr => x >> count,
+        BinaryFn::Philox => i128::from(philox(x as u64, y as u64)),
         BinaryFn::Atan2 => return None,
     })
 }

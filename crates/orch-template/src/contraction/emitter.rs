@@ -395,6 +395,7 @@ fn operation_weight(exprs: &Exprs, id: ExprId) -> usize {
     match exprs.get(id) {
         Expr::Unary(UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sqrt | UnaryFn::Recip, _) => 1,
         Expr::Unary(..) | Expr::Binary(BinaryFn::Pow | BinaryFn::FloorMod | BinaryFn::TruncMod, ..) => 25,
+        Expr::Binary(BinaryFn::Philox, ..) => 100,
         Expr::Binary(..) | Expr::Fma(..) | Expr::Compare(..) | Expr::Select(..)
             if exprs.dtype(id).is_float() =>
         {

@@ -127,6 +127,7 @@ pub(crate) fn operation_cycles(exprs: &Exprs, id: ExprId) -> f64 {
         Expr::Unary(f, _) => unary_cycles(*f),
         Expr::Binary(BinaryFn::Div, ..) => 6.0,
         Expr::Binary(BinaryFn::Pow | BinaryFn::Atan2, ..) => 40.0,
+        Expr::Binary(BinaryFn::Philox, ..) => 60.0,
         Expr::Binary(BinaryFn::FloorMod | BinaryFn::TruncMod, ..) => 20.0,
         Expr::Const(_) | Expr::Var(_) | Expr::Load { .. } => 0.0,
         _ => 0.5,

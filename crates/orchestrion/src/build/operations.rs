@@ -12,6 +12,9 @@ pub struct Operations {
     pub special: u64,
 }
 
+/// Operations of one element's random bits: ten rounds of two products, two sums and four exclusive ors.
+const PHILOX_OPERATIONS: u64 = 80;
+
 /// Counts the operations of an expression.
 pub fn operations(block: &BlockProgram, root: ExprId) -> Operations {
     let mut counted = Operations::default();
@@ -22,6 +25,7 @@ pub fn operations(block: &BlockProgram, root: ExprId) -> Operations {
                 counted.cheap += 1;
             }
             Expr::Unary(..) | Expr::Binary(BinaryFn::Pow, ..) if is_value => counted.special += 1,
+            Expr::Binary(BinaryFn::Philox, ..) => counted.cheap += PHILOX_OPERATIONS,
             Expr::Binary(..) | Expr::Fma(..) | Expr::Select(..) | Expr::Cast(..) if is_value => {
                 counted.cheap += 1;
             }

@@ -119,6 +119,7 @@ fn int_binary_body(f: BinaryFn, dtype: DType) -> String {
         BinaryFn::Shr if signed => returns(format!("a >> (({wide})b >= {bits} ? {} : b)", bits - 1)),
         BinaryFn::Shr => returns(format!("({wide})b >= {bits} ? 0 : a >> b")),
         BinaryFn::Pow => int_pow_body(dtype),
+        BinaryFn::Philox => philox_body(ty),
         f => unreachable!("{f:?} of integers is an operator or undefined"),
     }
 }
@@ -133,5 +134,18 @@ fn int_pow_body(dtype: DType) -> String {
     format!(
         "{negative}    {wide} base = ({wide})a, result = 1;\n    for ({wide} n = ({wide})b; n != 0; n >>= 1) {{\n        \
          if (n & 1) result *= base;\n        base *= base;\n    }}\n    return result;\n"
+    )
+}
+
+/// [`orch_ir::philox`] on 64-bit integers, or vectors of them, whose lower halves are the words.
+pub(super) fn philox_body(ty: &str) -> String {
+    format!(
+        "    {ty} c0 = a & 0xffffffffu, c1 = a >> 32, c2 = a ^ a, c3 = c2, k0 = b & 0xffffffffu, k1 = b >> 32;\n    \
+         _Pragma(\"GCC unroll 10\") for (int round = 0; round < 10; round++) {{\n        \
+         const {ty} p0 = c0 * 0xd2511f53u, p2 = c2 * 0xcd9e8d57u;\n        \
+         c0 = p2 >> 32 ^ c1 ^ k0;\n        c1 = p2 & 0xffffffffu;\n        \
+         c2 = p0 >> 32 ^ c3 ^ k1;\n        c3 = p0 & 0xffffffffu;\n        \
+         k0 = k0 + 0x9e3779b9u & 0xffffffffu;\n        k1 = k1 + 0xbb67ae85u & 0xffffffffu;\n    }}\n    \
+         return c0 | c1 << 32;\n"
     )
 }

@@ -1,6 +1,7 @@
 //! Operations in GCC's vector extensions: the same text for every target, for vectors of at most one register.
 
 use super::super::types::{CType, Family, scalar_name, unsigned_of};
+use super::scalar::philox_body;
 use super::{CFile, Helper, Op, mask_of, returns, signed_like};
 use orch_ir::{BinaryFn, DType, UnaryFn};
 
@@ -154,6 +155,7 @@ impl CFile {
                 "    const {unsigned} n = ({unsigned})b;\n    \
                  return a >> ({name})((n | ~({unsigned})(n <= {last_bit})) & {last_bit});\n"
             )),
+            BinaryFn::Philox => Some(philox_body(&name)),
             BinaryFn::Shr => Some(returns(format!("(a >> (b & {last_bit})) & ({name})(b <= {last_bit})"))),
             _ => None,
         }

@@ -77,6 +77,7 @@ pub const RULES: &[Rule] = &[
     Rule::onnx("Cast", cast::cast),
     Rule::onnx("CastLike", cast::cast_like),
     scalar_set::EXPM1,
+    scalar_set::PHILOX,
     scalar_set::LOG1P,
     scalar_set::TRUNC,
 ];

@@ -2,7 +2,7 @@
 
 use super::apply;
 use crate::registry::Rule;
-use orch_ir::{ScalarFn, UnaryFn};
+use orch_ir::{BinaryFn, ScalarFn, UnaryFn};
 
 /// The operator set's name.
 const DOMAIN: &str = "orchestrion.scalar";
@@ -18,3 +18,7 @@ pub(super) const LOG1P: Rule =
 /// The integer next to `x` toward zero.
 pub(super) const TRUNC: Rule =
     Rule::onnx("Trunc", |ctx, call| apply(ctx, call, ScalarFn::Unary(UnaryFn::Trunc))).in_domain(DOMAIN);
+
+/// 64 random bits at a position of the sequence of a key.
+pub(super) const PHILOX: Rule =
+    Rule::onnx("Philox", |ctx, call| apply(ctx, call, ScalarFn::Binary(BinaryFn::Philox))).in_domain(DOMAIN);
