@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import operator
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -211,13 +212,16 @@ def test_an_executable_may_go_while_its_run_is_in_flight(cache: str) -> None:
 
 def test_memory_is_flat(layers: Any) -> None:
     executable, _ = layers
-    for _ in range(10):
-        executable(_rows(1))
-    torch.cuda.synchronize()
+
+    def calls(count: int) -> None:
+        for _ in range(count):
+            executable(_rows(1)[torch.randperm(64, device="cuda")].contiguous())
+        torch.cuda.synchronize()
+
+    # PyTorch loads its kernels, and takes memory for them, when they are called first.
+    calls(20)
     before, _ = torch.cuda.mem_get_info()
-    for seed in range(300):
-        executable(_rows(1)[torch.randperm(64, device="cuda")].contiguous())
-    torch.cuda.synchronize()
+    calls(300)
     after, _ = torch.cuda.mem_get_info()
     assert before - after <= 4 << 20
 
@@ -602,7 +606,7 @@ def test_half_of_attention_may_stay_with_eager(eager: str, kernel: str, dtype: A
     kept = _support.is_supported
 
     def is_supported(node: Any) -> bool:
-        source = node.args[0] if "getitem" in str(node.target) else node
+        source = node.args[0] if node.target is operator.getitem else node
         is_attention = "_scaled_dot_product" in str(source.target)
         return kept(node) and not (is_attention and ("_backward" in str(source.target)) == (eager == "backward"))
 

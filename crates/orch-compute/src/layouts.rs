@@ -11,7 +11,7 @@
 
 use crate::alone::stands_alone;
 use crate::layout::Layout;
-use orch_ir::{NodeId, PrimGraph, PrimNode, PrimOp, Shape, TensorId};
+use orch_ir::{NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, Shape, TensorId};
 
 /// The layout of every tensor for a CPU; index with [`TensorId::index`].
 pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
@@ -22,7 +22,7 @@ pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
 
 /// The layout of every tensor for a GPU.
 ///
-/// Convolutions are channels-last whatever their number of maps, and so are their weights, if these are constants: the
+/// Convolutions are channels-last whatever their number of maps, and so are their weights, if these are constants or copies: the
 /// terms of a sum then lie side by side in both factors, window by window. Weights of a single channel per map lie map
 /// by map, as the channels of the pixels do.
 pub fn assign_gpu(graph: &PrimGraph) -> Vec<Layout> {
@@ -46,7 +46,7 @@ fn forward(graph: &PrimGraph, pinned: &[bool]) -> Vec<Layout> {
     layouts
 }
 
-/// Layouts of constants that nothing but convolutions reads, as their weights.
+/// Layouts of constants, and of copies of inputs, that nothing but convolutions reads, as their weights.
 fn weight_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
     let consumers = graph.consumers();
     let is_output = |tensor| graph.outputs.iter().any(|(_, output)| *output == tensor);
@@ -60,7 +60,13 @@ fn weight_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
             is_same && reader.inputs[1] == weights && reader.inputs[0] != weights
         };
         let only_weights = consumers[weights.index()].iter().all(is_weight);
-        if graph.constant(weights).is_none() || is_output(weights) || !only_weights {
+        let is_copy = graph.producer(weights).is_some_and(|producer| {
+            let producer = graph.node(producer);
+            let is_cast = matches!(producer.op, PrimOp::Map(ScalarFn::Cast(_)));
+            is_cast && graph.inputs.iter().any(|(_, input)| *input == producer.inputs[0])
+        });
+        let is_own = graph.constant(weights).is_some() || is_copy;
+        if !is_own || is_output(weights) || !only_weights {
             continue;
         }
         let rank = graph.shape(weights).rank();

@@ -6,7 +6,8 @@
 //!   slice keeps.
 //! - Inputs of f32 are copied before matrix products and convolutions read them: the copy may be stored in another
 //!   order, and in half precision, so that the product reads it as it is. Whether that pays is for the choice of
-//!   kernels: a copy may be fused into its readers.
+//!   kernels: a copy may be fused into its readers. Inputs of f16 and bf16 are copied for convolutions, which read channels
+//!   side by side.
 //! - Factors of large matrix products whose rows have an odd number of elements may be copied to longer rows before,
 //!   which start where memory is read 16 bytes at a time. That is for the choice of kernels too.
 
@@ -36,7 +37,8 @@ pub fn merge_products(graph: &PrimGraph) -> PrimGraph {
     })
 }
 
-/// The graph with inputs of f32 copied for the products and convolutions that read them, directly or transposed.
+/// The graph with inputs of f32 copied for the products and convolutions that read them, directly or transposed, and those of half
+/// precision for convolutions.
 pub fn stage_inputs(graph: &PrimGraph) -> PrimGraph {
     let consumers = graph.consumers();
     let is_product = |id: &NodeId| matches!(graph.node(*id).op, PrimOp::Contract(_) | PrimOp::Conv(_));
@@ -46,15 +48,22 @@ pub fn stage_inputs(graph: &PrimGraph) -> PrimGraph {
         let is_transposed = matches!(node.op, PrimOp::Transpose { .. }) && readers().next().is_some();
         is_product(id) || is_transposed && readers().all(is_product)
     };
-    let staged: Vec<TensorId> = (graph.inputs.iter().map(|&(_, input)| input))
-        .filter(|&input| graph.dtype(input) == DType::F32 && consumers[input.index()].iter().any(is_operand))
-        .collect();
+    let is_convolution = |id: &NodeId| matches!(graph.node(*id).op, PrimOp::Conv(_));
+    let is_staged = |input: &TensorId| {
+        let mut readers = consumers[input.index()].iter();
+        match graph.dtype(*input) {
+            DType::F32 => readers.any(is_operand),
+            DType::F16 | DType::BF16 => readers.any(is_convolution),
+            _ => false,
+        }
+    };
+    let staged: Vec<TensorId> = graph.inputs.iter().map(|&(_, input)| input).filter(is_staged).collect();
     with_copies(
         graph,
         |id, input| is_operand(&id) && staged.contains(&input),
         |result, _, given| {
-            let same = PrimOp::Map(ScalarFn::Cast(DType::F32));
-            result.add(same, &[given]).expect("a tensor of f32 is one of f32")
+            let same = PrimOp::Map(ScalarFn::Cast(result.dtype(given)));
+            result.add(same, &[given]).expect("a tensor of a type is one of that type")
         },
     )
 }

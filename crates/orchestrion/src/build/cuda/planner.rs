@@ -41,7 +41,7 @@ const WAITING: LatencyHiding = LatencyHiding { iteration: 0.68, columns: 0.76, b
 /// take a GPU longer than the host takes. Longer lines than a CTA sorts are split, and few are selected of more parts than that.
 const EXPANDED: ExpandLimits = ExpandLimits {
     sorted: 32,
-    scattered: 1 << 28,
+    scattered: 1 << 37,
     pairs_of_element: usize::MAX,
     cumulated: usize::MAX,
     split: Some(SplitLimits { longest: gpu::selection::MAX_LINE, part: 2 << 10 }),
