@@ -289,6 +289,26 @@ mod tests {
     }
 
     #[test]
+    fn copies_of_weights_that_are_inputs_lie_as_a_gpu_reads_them() {
+        let mut graph = PrimGraph::new("convolution");
+        let x = graph.add_input("x", DType::F16, [1, 4, 8, 8]);
+        let given = graph.add_input("w", DType::F16, [2, 4, 1, 1]);
+        let weights = graph.add(PrimOp::Map(ScalarFn::Cast(DType::F16)), &[given]).unwrap();
+        let window = Window {
+            kernel: vec![1, 1],
+            strides: vec![1, 1],
+            dilations: vec![1, 1],
+            low: vec![0, 0],
+            high: vec![0, 0],
+        };
+        let y = graph.add(PrimOp::Conv(ConvSpec { window, groups: 1 }), &[x, weights]).unwrap();
+        graph.add_output("y", y);
+        let layouts = assign_gpu(&graph);
+        assert_eq!(layouts[weights.index()], Layout::channels_last(4));
+        assert!(layouts[given.index()].is_row_major());
+    }
+
+    #[test]
     fn tokens_after_a_convolution_are_views() {
         let mut graph = PrimGraph::new("patch");
         let x = graph.add_input("x", DType::F32, [1, 3, 8, 8]);

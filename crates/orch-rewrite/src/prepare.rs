@@ -492,6 +492,22 @@ mod tests {
     }
 
     #[test]
+    fn inputs_of_half_precision_are_copied_for_convolutions_only() {
+        let text = |node: &str| {
+            format!(
+                "graph \"g\" {{\n  input \"x\" t0: f16[1, 4, 4, 4]\n  input \"w\" t1: f16[4, 4, 1, 1]\n  {node}\n  output \"y\" t2\n}}\n"
+            )
+        };
+        let copies = |node: &str| {
+            let graph = orch_ir::text::parse(&text(node)).unwrap_or_else(|error| panic!("{error}"));
+            count(&stage_inputs(&graph), |op| matches!(op, PrimOp::Map(ScalarFn::Cast(DType::F16))))
+        };
+        let conv = "t2: f16[1, 4, 4, 4] = conv t0, t1 kernel=[1, 1] strides=[1, 1] dilations=[1, 1] low=[0, 0] high=[0, 0] groups=1";
+        assert_eq!(copies(conv), 2);
+        assert_eq!(copies("t2: f16[4, 4, 1, 1] = contract t1, t1 labels=\"abcd,becd->aecd\""), 0);
+    }
+
+    #[test]
     fn inputs_are_copied_once_for_products() {
         let graph = products(&[false; 3]);
         let staged = stage_inputs(&graph);

@@ -22,6 +22,8 @@ struct Shape {
     keys_last: bool,
     /// True for an additive mask `[row, key]`.
     masked: bool,
+    /// True if rows whose scores are all below a limit are zeros, as rows without keys are.
+    guarded: bool,
     dtype: DType,
 }
 
@@ -33,8 +35,12 @@ const PLAIN: Shape = Shape {
     columns: 16,
     keys_last: false,
     masked: false,
+    guarded: false,
     dtype: DType::F16,
 };
+
+/// Limit of scores of `guarded`.
+const GUARD: f32 = 6.0;
 
 /// `softmax(q * k / 2 + mask) * v`, heads merged.
 fn attention_of(shape: Shape) -> G {
@@ -57,7 +63,16 @@ fn attention_of(shape: Shape) -> G {
         let mask = g.op(PrimOp::Broadcast { shape: [heads, rows, keys].into(), dims: vec![1, 2] }, &[mask]);
         s = g.binary(BinaryFn::Add, s, mask);
     }
-    let p = g.softmax(s, &[2]);
+    let mut p = g.softmax(s, &[2]);
+    if shape.guarded {
+        // About half of the rows have a score above the limit.
+        let limit = g.fill(GUARD, &[heads, rows, keys]);
+        let is_above = g.op(PrimOp::Map(ScalarFn::Compare(CompareFn::Gt)), &[s, limit]);
+        let any = g.reduce(ReduceOp::Max, is_above, &[2]);
+        let any = g.spread(any, s, &[2]);
+        let zero = g.fill(0.0, &[heads, rows, keys]);
+        p = g.op(PrimOp::Map(ScalarFn::Select), &[any, p, zero]);
+    }
     let o = g.op(PrimOp::Contract(Contract::matmul(1)), &[p, v]);
     let o = g.transpose(o, &[1, 0, 2]);
     let o = g.reshape(o, &[rows, heads * columns]);
@@ -104,6 +119,17 @@ fn ragged_tiles() {
 fn keys_as_columns_and_masks() {
     check(Shape { keys: 24, keys_last: true, ..PLAIN });
     check(Shape { rows: 18, keys: 19, masked: true, ..PLAIN });
+}
+
+#[test]
+fn rows_without_keys_are_zeros() {
+    for shape in [Shape { guarded: true, ..PLAIN }, Shape { rows: 18, keys: 75, guarded: true, ..PLAIN }] {
+        check(shape);
+        let g = attention_of(shape);
+        let elems = g.expected(&g.inputs(7))[0].to_f64();
+        let zeros = elems.iter().filter(|&&elem| elem == 0.0).count();
+        assert!(0 < zeros && zeros < elems.len(), "{zeros} of {}", elems.len());
+    }
 }
 
 #[test]
