@@ -65,7 +65,7 @@ fn attention_of(shape: Shape) -> G {
     }
     let mut p = g.softmax(s, &[2]);
     if shape.guarded {
-        // About half of the rows have a score above the limit.
+        // Some rows have a score above the limit, and some have none.
         let limit = g.fill(GUARD, &[heads, rows, keys]);
         let is_above = g.op(PrimOp::Map(ScalarFn::Compare(CompareFn::Gt)), &[s, limit]);
         let any = g.reduce(ReduceOp::Max, is_above, &[2]);
