@@ -58,6 +58,14 @@ def _rows(seed: int, rows: int = 64, width: int = 256) -> Any:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)).cuda()
 
 
+def _captured(run: Callable[[], Any]) -> tuple[Any, Any]:
+    """A graph that holds the calls of `run`, and what it gave."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = run()
+    return graph, results
+
+
 def test_results_are_new_tensors_on_the_gpu(layers: Any) -> None:
     executable, weights = layers
     kept = []
@@ -113,10 +121,12 @@ def test_a_graph_of_the_caller_holds_runs(layers: Any) -> None:
     executable, weights = layers
     x = _rows(5)
     executable(x)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = executable(x)
-        z = executable(y)
+
+    def twice() -> tuple[Any, Any]:
+        once = executable(x)
+        return once, executable(once)
+
+    graph, (y, z) = _captured(twice)
     for seed in range(5):
         x.copy_(_rows(seed))
         graph.replay()
@@ -130,9 +140,7 @@ def test_a_graph_may_be_replayed_beside_other_runs(layers: Any) -> None:
     executable, weights = layers
     x = _rows(5)
     executable(x)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = executable(x)
+    graph, y = _captured(lambda: executable(x))
     others = []
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
@@ -376,9 +384,7 @@ def test_a_captured_step_of_torch(cache: str) -> None:
     x = torch.randn(2, 64, 128, device="cuda")
     with torch.no_grad():
         fast(x)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = fast(x)
+        graph, y = _captured(lambda: fast(x))
         for _ in range(3):
             x.copy_(torch.randn_like(x))
             graph.replay()
@@ -502,9 +508,7 @@ def test_a_captured_dropout_draws_anew_at_each_replay(cache: str) -> None:
     x = torch.zeros(64, 64, device="cuda")
     with torch.no_grad():
         fast(x)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = fast(x)
+        graph, y = _captured(lambda: fast(x))
         masks = []
         for _ in range(3):
             graph.replay()

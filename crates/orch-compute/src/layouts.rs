@@ -243,6 +243,17 @@ mod tests {
     use super::*;
     use orch_ir::{ConvSpec, DType, Window};
 
+    /// A window over two dimensions of one extent.
+    fn square(kernel: usize, stride: usize, padding: usize) -> Window {
+        Window {
+            kernel: vec![kernel; 2],
+            strides: vec![stride; 2],
+            dilations: vec![1; 2],
+            low: vec![padding; 2],
+            high: vec![padding; 2],
+        }
+    }
+
     #[test]
     fn spatial_dimensions_flatten_in_place() {
         let layout = Layout::channels_last(4).reshaped(&[1, 32, 8, 8].into(), &[1, 32, 64].into()).unwrap();
@@ -267,13 +278,7 @@ mod tests {
     fn weights_lie_as_a_gpu_reads_them() {
         let mut graph = PrimGraph::new("convolutions");
         let x = graph.add_input("x", DType::F32, [1, 4, 8, 8]);
-        let window = Window {
-            kernel: vec![3, 3],
-            strides: vec![1, 1],
-            dilations: vec![1, 1],
-            low: vec![1, 1],
-            high: vec![1, 1],
-        };
+        let window = square(3, 1, 1);
         let mut conv = |x, groups, weights: [usize; 4]| {
             let weights = graph.add_constant(orch_ir::Tensor::zeros(DType::F32, weights));
             let spec = ConvSpec { window: window.clone(), groups };
@@ -294,13 +299,7 @@ mod tests {
         let x = graph.add_input("x", DType::F16, [1, 4, 8, 8]);
         let given = graph.add_input("w", DType::F16, [2, 4, 1, 1]);
         let weights = graph.add(PrimOp::Map(ScalarFn::Cast(DType::F16)), &[given]).unwrap();
-        let window = Window {
-            kernel: vec![1, 1],
-            strides: vec![1, 1],
-            dilations: vec![1, 1],
-            low: vec![0, 0],
-            high: vec![0, 0],
-        };
+        let window = square(1, 1, 0);
         let y = graph.add(PrimOp::Conv(ConvSpec { window, groups: 1 }), &[x, weights]).unwrap();
         graph.add_output("y", y);
         let layouts = assign_gpu(&graph);
@@ -313,13 +312,7 @@ mod tests {
         let mut graph = PrimGraph::new("patch");
         let x = graph.add_input("x", DType::F32, [1, 3, 8, 8]);
         let w = graph.add_input("w", DType::F32, [16, 3, 2, 2]);
-        let window = Window {
-            kernel: vec![2, 2],
-            strides: vec![2, 2],
-            dilations: vec![1, 1],
-            low: vec![0, 0],
-            high: vec![0, 0],
-        };
+        let window = square(2, 2, 0);
         let conv = graph.add(PrimOp::Conv(ConvSpec { window, groups: 1 }), &[x, w]).unwrap();
         let flat = graph.add(PrimOp::Reshape { shape: [1, 16, 16].into() }, &[conv]).unwrap();
         let tokens = graph.add(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[flat]).unwrap();

@@ -1,7 +1,7 @@
 //! Compute definitions: what one kernel computes, as scalar expressions over axes, without a schedule.
 //!
 //! Expressions and what is known of them ([`expr`], [`affine`], [`bounds`], [`simplify`](mod@simplify), [`invert`]); the memory
-//! order and the type in which tensors are stored ([`layout`], [`layouts`], [`storage`]), and what products multiply ([`factors`]); block programs ([`block`]), which
+//! order and the type in which tensors are stored ([`layout`], [`layouts`], [`storage`]), and what products multiply ([`operands`]); block programs ([`block`]), which
 //! are Hidet's compute definitions (ASPLOS'23, section 5.1), and how a set of primitives becomes one of them ([`fuse`]);
 //! primitives that are a kernel by themselves ([`alone`]): recurrences over time ([`recurrence`]), selections of the best
 //! ([`selection`]), cumulative sums ([`cumulative`]), scattering ([`scatter`]).
@@ -14,11 +14,11 @@ pub mod block;
 pub mod bounds;
 pub mod cumulative;
 pub mod expr;
-pub mod factors;
 pub mod fuse;
 pub mod invert;
 pub mod layout;
 pub mod layouts;
+pub mod operands;
 pub mod recurrence;
 pub mod scatter;
 pub mod selection;

@@ -35,14 +35,14 @@ impl Storage {
     }
 
     /// In the types that the graph states, for products that multiply `half`: long sums are wide.
-    pub fn with_half_factors(graph: &PrimGraph, layouts: Vec<Layout>, half: DType) -> Self {
+    pub fn with_half_operands(graph: &PrimGraph, layouts: Vec<Layout>, half: DType) -> Self {
         let storage = Self::as_stated(graph, layouts);
         if half == DType::F16 { Self { wide: sums::sums(graph), ..storage } } else { storage }
     }
 
     /// With tensors of f32 stored as `half` where that is harmless; one layout per tensor.
     pub fn narrowed(graph: &PrimGraph, layouts: Vec<Layout>, half: DType) -> Self {
-        let mut storage = Self::with_half_factors(graph, layouts, half);
+        let mut storage = Self::with_half_operands(graph, layouts, half);
         let kept = kept(graph, half);
         for ((dtype, keep), wide) in storage.dtypes.iter_mut().zip(kept).zip(&storage.wide) {
             if *dtype == DType::F32 && !keep && !wide {

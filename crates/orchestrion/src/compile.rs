@@ -70,7 +70,7 @@ impl Model {
 
     /// What makes kernels for the model.
     fn backend(&self, options: &Options) -> Result<Box<dyn Backend>, Error> {
-        build::find(options, orch_compute::factors::half_factors(&self.graph))
+        build::find(options, orch_compute::operands::half_operands(&self.graph))
     }
 
     /// A plan as an executable.

@@ -52,28 +52,6 @@ fn affine(emitter: &mut Emitter, call: &Call, normalized: &Val) -> Emitted {
 /// With the running statistics. Saved statistics are empty on CPUs; on GPUs they are the running mean, and `1 / sqrt(variance + eps)`.
 fn inference(emitter: &mut Emitter, call: &Call) -> Applied {
     let x = operand(emitter, call)?;
-    let y = with_running(emitter, call)?;
-    let mut results = vec![Some(y)];
-    for index in 1..3 {
-        let (dtype, shape) = call.result(index)?;
-        let saved = match (shape.elems(), index) {
-            (0, _) => emitter.zeros(dtype, &shape)?,
-            (_, 1) => call.tensor("running_mean")?.clone(),
-            _ => {
-                let variance = emitter.cast(call.tensor("running_var")?, x.dtype);
-                inverse_root(emitter, &variance, call.float_or("eps", 1e-5)?)?
-            }
-        };
-        if saved.shape != shape {
-            return invalid(format!("saved statistics {} of {}", saved.describe(), x.describe()));
-        }
-        results.push(Some(emitter.cast(&saved, dtype)));
-    }
-    Ok(results)
-}
-
-fn with_running(emitter: &mut Emitter, call: &Call) -> Emitted {
-    let x = operand(emitter, call)?;
     let dims = per_channel(&x);
     let mut vector = |name: &str| {
         let vector = emitter.cast(call.tensor(name)?, x.dtype);
@@ -83,7 +61,20 @@ fn with_running(emitter: &mut Emitter, call: &Call) -> Emitted {
     let inverse = inverse_root(emitter, &variance, call.float_or("eps", 1e-5)?)?;
     let centred = emitter.binary("Sub", &x, &mean)?;
     let normalized = emitter.binary("Mul", &centred, &inverse)?;
-    affine(emitter, call, &normalized)
+    let mut results = vec![Some(affine(emitter, call, &normalized)?)];
+    for index in 1..3 {
+        let (dtype, shape) = call.result(index)?;
+        let saved = match (shape.elems(), index) {
+            (0, _) => emitter.zeros(dtype, &shape)?,
+            (_, 1) => call.tensor("running_mean")?.clone(),
+            _ => emitter.reshape(&inverse, [inverse.shape.elems()])?,
+        };
+        if saved.shape != shape {
+            return invalid(format!("saved statistics {} of {}", saved.describe(), x.describe()));
+        }
+        results.push(Some(emitter.cast(&saved, dtype)));
+    }
+    Ok(results)
 }
 
 /// What training computes.

@@ -13,8 +13,8 @@ use orch_tune::{Database, DatabaseError};
 
 /// The tools for the target of the options: `cpu` or none for this machine's CPU, the name of another CPU target,
 /// `cuda` for this machine's first GPU, `cuda:NUMBER` for another of it, `cuda:NAME` for one that need not be here (see
-/// [`Options::target`]). `half` is the type of the factors of the model's products, if that is f16 or bf16
-/// ([`orch_compute::factors::half_factors`]).
+/// [`Options::target`]). `half` is the type of the operands of the model's products, if that is f16 or bf16
+/// ([`orch_compute::operands::half_operands`]).
 ///
 /// # Errors
 /// If there is no such target, it does not have the precision, tools are missing, or others may write to the cache.

@@ -14,7 +14,6 @@ pub struct Cpu {
     pub(super) machine: orch_runtime::Machine,
     pub(super) compiler: Compiler,
     pub(super) figures: MachineModel,
-    pub(super) precision: Precision,
     pub(super) info: TargetInfo,
 }
 
@@ -41,7 +40,7 @@ impl Cpu {
             is_measurable: is_here,
             note: None,
         };
-        Ok(Self { target, machine, compiler, figures, precision: options.precision, info })
+        Ok(Self { target, machine, compiler, figures, info })
     }
 }
 

@@ -17,7 +17,6 @@ pub struct Cuda {
     pub(super) arch: String,
     pub(super) info: TargetInfo,
     pub(super) figures: GpuModel,
-    pub(super) precision: Precision,
     /// Whether tensors that the model states as f32 are stored in that precision.
     pub(super) narrows: bool,
     /// Where kernels can be timed.
@@ -48,7 +47,7 @@ impl Cuda {
         if memory_gbs > 0.0 {
             cuda.figures.memory_gbs = memory_gbs;
         }
-        let info = target_info(&target, &arch, &cuda.figures, cuda.precision);
+        let info = target_info(&target, &arch, &cuda.figures, cuda.info.precision);
         cuda.info = TargetInfo { machine, is_measurable: true, note, ..info };
         cuda.libraries = Libraries::load(options.libraries.iter().copied(), &options.cuda);
         Ok(Self { arch, device: Some(device), ..cuda })
@@ -87,7 +86,6 @@ impl Cuda {
             target: target.clone(),
             arch,
             figures,
-            precision,
             narrows: precision == options.precision,
             info,
             device: None,
@@ -99,7 +97,7 @@ impl Cuda {
 
     /// What tensor cores multiply.
     pub(super) fn operands(&self) -> OperandPrecision {
-        operand_precision(self.precision)
+        operand_precision(self.info.precision)
     }
 
     /// The compiler.

@@ -50,7 +50,7 @@ const EXPANDED: ExpandLimits = ExpandLimits {
 impl Cuda {
     /// How tensors are stored for products of `half`: those that the model states as f32 in `half` as well, if that was asked for.
     fn stored(&self, graph: &PrimGraph, layouts: Vec<Layout>, half: DType) -> Storage {
-        let storage = if self.narrows { Storage::narrowed } else { Storage::with_half_factors };
+        let storage = if self.narrows { Storage::narrowed } else { Storage::with_half_operands };
         storage(graph, layouts, half)
     }
 }
@@ -63,7 +63,7 @@ impl Planner for Cuda {
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
         let graph = orch_rewrite::expand_routines(&graph, EXPANDED);
         let graph = orch_rewrite::merge_products(&graph);
-        let (graph, alignment) = match self.precision {
+        let (graph, alignment) = match self.info.precision {
             Precision::F32 | Precision::Tf32 => (graph, FULL_ROWS),
             Precision::F16 | Precision::Bf16 => (orch_rewrite::stage_inputs(&graph), HALF_ROWS),
         };
@@ -74,7 +74,7 @@ impl Planner for Cuda {
 
     fn storage(&self, graph: &PrimGraph) -> Storage {
         let layouts = layouts::assign_gpu(graph);
-        match self.precision {
+        match self.info.precision {
             Precision::F32 | Precision::Tf32 => Storage::as_stated(graph, layouts),
             Precision::F16 => self.stored(graph, layouts, DType::F16),
             Precision::Bf16 => self.stored(graph, layouts, DType::BF16),
@@ -110,7 +110,7 @@ impl Planner for Cuda {
 
     fn search_options(&self) -> SearchOptions {
         let figures = &self.figures;
-        let (gflops, element_bytes, mma_m) = match self.precision {
+        let (gflops, element_bytes, mma_m) = match self.info.precision {
             Precision::F32 => (SCALAR_PRODUCTS * figures.f32_gflops, 4, 1),
             Precision::Tf32 => (figures.tf32_gflops, 4, 16),
             Precision::F16 | Precision::Bf16 => (figures.half_gflops, 2, 16),

@@ -1,14 +1,14 @@
-//! Which type the products of a graph multiply, as the graph states it.
+//! Which type the operands of a graph's products have, as the graph states it.
 //!
-//! Models in half precision often compute around their products in f32: norms, rotations, softmax. Tensor cores take the factors in
+//! Models in half precision often compute around their products in f32: norms, rotations, softmax. Tensor cores take the operands in
 //! half precision all the same, also if they were scaled by a number before.
 
 use orch_ir::{BinaryFn, DType, PrimGraph, PrimOp, ScalarFn, TensorId};
 
-/// The half type that all products and convolutions of a graph multiply: f16 or bf16, if each has a factor whose elements are
+/// The half type that all products and convolutions of a graph multiply: f16 or bf16, if each has an operand whose elements are
 /// values of that type, widened to f32 or scaled by a number in f32 as they may be. `None` if one has none, they are of both types, or there are no products.
-pub fn half_factors(graph: &PrimGraph) -> Option<DType> {
-    let mut halves: Vec<Option<DType>> = vec![None; graph.tensors().len()];
+pub fn half_operands(graph: &PrimGraph) -> Option<DType> {
+    let mut known_half: Vec<Option<DType>> = vec![None; graph.tensors().len()];
     // Tensors of one number.
     let mut uniform = vec![false; graph.tensors().len()];
     for (id, value) in graph.constants() {
@@ -17,16 +17,16 @@ pub fn half_factors(graph: &PrimGraph) -> Option<DType> {
     let mut found = None;
     let half = |dtype: DType| matches!(dtype, DType::F16 | DType::BF16).then_some(dtype);
     for (number, info) in graph.tensors().iter().enumerate() {
-        halves[number] = half(info.dtype);
+        known_half[number] = half(info.dtype);
     }
     for node in graph.nodes() {
-        let of = |input: &TensorId| halves[input.index()];
+        let of = |input: &TensorId| known_half[input.index()];
         if let PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. } = node.op {
             if !graph.dtype(node.outputs[0]).is_float() {
                 continue;
             }
-            let factor = node.inputs.iter().take(2).find_map(of)?;
-            if *found.get_or_insert(factor) != factor {
+            let operand = node.inputs.iter().take(2).find_map(of)?;
+            if *found.get_or_insert(operand) != operand {
                 return None;
             }
         }
@@ -54,7 +54,7 @@ pub fn half_factors(graph: &PrimGraph) -> Option<DType> {
         let stays_uniform = moves && is_uniform(&node.inputs[0]);
         for output in &node.outputs {
             uniform[output.index()] = stays_uniform;
-            let known = &mut halves[output.index()];
+            let known = &mut known_half[output.index()];
             *known = known.or(moved.filter(|_| graph.dtype(*output) == DType::F32));
         }
     }
@@ -63,7 +63,7 @@ pub fn half_factors(graph: &PrimGraph) -> Option<DType> {
 
 #[cfg(test)]
 mod tests {
-    use super::half_factors;
+    use super::half_operands;
     use orch_ir::DType;
     use orch_ir::text::parse;
 
@@ -80,11 +80,11 @@ mod tests {
             numbered.join("\n"),
             nodes.len() + 2
         );
-        half_factors(&parse(&text).unwrap_or_else(|error| panic!("{text}\n{error}")))
+        half_operands(&parse(&text).unwrap_or_else(|error| panic!("{text}\n{error}")))
     }
 
     #[test]
-    fn factors_count_as_they_come() {
+    fn operands_count_as_they_come() {
         assert_eq!(of(&["t_: f16[4, 4] = contract t0, t0 labels=\"ab,bc->ac\""]), Some(DType::F16));
         assert_eq!(of(&["t_: bf16[4, 4] = contract t2, t2 labels=\"ab,bc->ac\""]), Some(DType::BF16));
         assert_eq!(of(&["t_: f32[4, 4] = contract t1, t1 labels=\"ab,bc->ac\""]), None);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_widened_or_scaled_factor_is_one_of_half_precision() {
+    fn a_widened_or_scaled_operand_is_one_of_half_precision() {
         let after = |f: &str| {
             let scale = [
                 "const t_: f32[1] = [3]",
