@@ -35,10 +35,15 @@ pub struct RunTensor<'a, 'py> {
 }
 
 impl<'a, 'py> RunTensor<'a, 'py> {
-    fn of(object: Bound<'py, PyAny>, port: &'a Port, what: &str, order: Option<&[usize]>) -> PyResult<Self> {
-        let given = Given::anywhere(&object, port, what)?;
+    fn new(object: Bound<'py, PyAny>, port: &'a Port, given: Given<'py>, order: Option<&[usize]>) -> Self {
         let order = order.map(|order| Order::of(&given, order));
-        Ok(Self { object, port, given, order })
+        Self { object, port, given, order }
+    }
+
+    /// A tensor that PyTorch made for this call.
+    fn made(object: Bound<'py, PyAny>, port: &'a Port, order: Option<&[usize]>) -> PyResult<Self> {
+        let given = Given::traced(&object, port, "tensor")?;
+        Ok(Self::new(object, port, given, order))
     }
 
     fn shape(&self) -> &[usize] {
@@ -68,8 +73,8 @@ impl<'a, 'py> RunTensor<'a, 'py> {
     }
 }
 
-/// A call of an executable that `run` enqueues: `objects` are the inputs in the model's order, of which at least one is on a GPU; `out` is
-/// memory for the outputs.
+/// A call of an executable that `run` enqueues: `objects` are the inputs in the model's order, described by `given`, of which at least one is
+/// on a GPU; `out` is memory for the outputs.
 ///
 /// # Errors
 /// If a tensor has another type, shape or device, or the run fails.
@@ -77,13 +82,14 @@ pub fn call<'py>(
     place: OnGpu<'_>,
     ports: &Ports,
     objects: &[Bound<'py, PyAny>],
+    given: Vec<Given<'py>>,
     out: Option<(&Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>)>,
     run: impl FnOnce(&Arc<Stream>, &DeviceRun<'_>) -> Result<(), Error> + Send,
     py: Python<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let ordinal = place.gpu.device().info().ordinal;
-    let mut inputs: Vec<RunTensor<'_, 'py>> = (objects.iter().zip(&ports.inputs))
-        .map(|(object, port)| input(object, port, None, ordinal))
+    let mut inputs: Vec<RunTensor<'_, 'py>> = (objects.iter().zip(given).zip(&ports.inputs))
+        .map(|((object, given), port)| input(object, given, port, None, ordinal))
         .collect::<PyResult<_>>()?;
     let is_torch = inputs.iter().any(|input| input.given.library == Library::Torch);
     let targets: Vec<Option<Bound<'py, PyAny>>> = match &out {
@@ -160,16 +166,17 @@ pub fn enqueue<'py>(
 /// If it is on another GPU, or its library cannot copy it.
 pub fn input<'a, 'py>(
     object: &Bound<'py, PyAny>,
+    given: Given<'py>,
     port: &'a Port,
     order: Option<&[usize]>,
     ordinal: usize,
 ) -> PyResult<RunTensor<'a, 'py>> {
     let py = object.py();
-    let tensor = RunTensor::of(object.clone(), port, "input", order)?;
+    let tensor = RunTensor::new(object.clone(), port, given, order);
     match tensor.given.gpu() {
         Some(number) if number as usize != ordinal => Err(elsewhere(py, port, "input", number, ordinal)),
         None => {
-            tensor.given.check_device(py, port, "input")?;
+            tensor.given.check_device(port, "input")?;
             Ok(tensor)
         }
         Some(_) if tensor.is_row_major() => Ok(tensor),
@@ -183,7 +190,7 @@ pub fn input<'a, 'py>(
                 Some(order) => object.call_method1(intern!(py, "permute"), (order,))?,
             };
             let copy = ordered.call_method0(intern!(py, "contiguous"))?;
-            RunTensor::of(copy, port, "input", None)
+            RunTensor::made(copy, port, None)
         }
     }
 }
@@ -205,7 +212,7 @@ fn captured_input<'a, 'py>(tensor: &RunTensor<'a, 'py>, ordinal: usize) -> PyRes
     keywords.set_item(intern!(py, "device"), ordinal)?;
     let shape = PyTuple::new(py, tensor.shape())?;
     let filled = torch(py)?.call_method(intern!(py, "full"), (shape, number), Some(&keywords))?;
-    RunTensor::of(filled, port, "input", None)
+    RunTensor::made(filled, port, None)
 }
 
 /// Row-major memory on the GPU for an output: the caller's, or new.
@@ -227,7 +234,8 @@ fn output<'a, 'py>(
         }
         return new();
     };
-    let tensor = RunTensor::of(target.clone(), port, "output", None)?;
+    let given = Given::anywhere(target, port, "output")?;
+    let tensor = RunTensor::new(target.clone(), port, given, None);
     match tensor.given.gpu() {
         Some(number) if number as usize != ordinal => Err(elsewhere(py, port, "output", number, ordinal)),
         None => {
@@ -256,7 +264,7 @@ pub fn new_output<'a, 'py>(
     order: Option<&[usize]>,
     ordinal: usize,
 ) -> PyResult<RunTensor<'a, 'py>> {
-    RunTensor::of(port.empty(py, Some(ordinal))?, port, "output", order)
+    RunTensor::made(port.empty(py, Some(ordinal))?, port, order)
 }
 
 fn elsewhere(py: Python<'_>, port: &Port, what: &str, number: i32, ordinal: usize) -> PyErr {

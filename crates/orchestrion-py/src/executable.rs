@@ -73,15 +73,17 @@ impl PyExecutable {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = tensors.py();
         let objects = self.ports.arguments(tensors, named)?;
-        if let Some(gpu) = self.inner.gpu().filter(|_| self.ports.are_on_gpu(&objects)) {
+        let given = self.ports.given(&objects)?;
+        let is_on_gpu = given.iter().any(|given| given.gpu().is_some());
+        if let Some(gpu) = self.inner.gpu().filter(|_| is_on_gpu) {
             let run = |stream: &Arc<Stream>, run: &DeviceRun<'_>| self.inner.run_on_device(stream, run);
             let place = OnGpu { executable: &self.inner, gpu };
-            return self.ports.call_on_device(place, &objects, out, run, py);
+            return self.ports.call_on_device(place, &objects, given, out, run, py);
         }
         let run = |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| {
             py.detach(|| self.inner.run_views(inputs, outputs))
         };
-        self.ports.call(&objects, out, run, py)
+        self.ports.call(&objects, given, out, run, py)
     }
 
     /// Working memory of its own for runs beside others.
@@ -201,17 +203,19 @@ impl PyContext {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = tensors.py();
         let objects = self.ports.arguments(tensors, named)?;
-        if let Some(gpu) = self.executable.gpu().filter(|_| self.ports.are_on_gpu(&objects)) {
+        let given = self.ports.given(&objects)?;
+        let is_on_gpu = given.iter().any(|given| given.gpu().is_some());
+        if let Some(gpu) = self.executable.gpu().filter(|_| is_on_gpu) {
             let run = |stream: &Arc<Stream>, run: &DeviceRun<'_>| {
                 self.inner.lock().unwrap_or_else(PoisonError::into_inner).run_on_device(stream, run)
             };
             let place = OnGpu { executable: &self.executable, gpu };
-            return self.ports.call_on_device(place, &objects, out, run, py);
+            return self.ports.call_on_device(place, &objects, given, out, run, py);
         }
         let run = |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| {
             py.detach(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner).run_views(inputs, outputs))
         };
-        self.ports.call(&objects, out, run, py)
+        self.ports.call(&objects, given, out, run, py)
     }
 }
 
@@ -239,12 +243,10 @@ impl Ports {
         })
     }
 
-    /// Whether an input is a tensor in a GPU's memory.
-    fn are_on_gpu(&self, objects: &[Bound<'_, PyAny>]) -> bool {
-        let is_on_gpu = |(object, port): (&Bound<'_, PyAny>, &Port)| {
-            Given::anywhere(object, port, "input").is_ok_and(|given| given.gpu().is_some())
-        };
-        objects.iter().zip(&self.inputs).any(is_on_gpu)
+    /// The inputs described, wherever they lie.
+    fn given<'py>(&self, objects: &[Bound<'py, PyAny>]) -> PyResult<Vec<Given<'py>>> {
+        let described = objects.iter().zip(&self.inputs);
+        described.map(|(object, port)| Given::anywhere(object, port, "input")).collect()
     }
 
     /// A call on tensors in a GPU's memory.
@@ -252,25 +254,27 @@ impl Ports {
         &self,
         place: OnGpu<'_>,
         objects: &[Bound<'py, PyAny>],
+        given: Vec<Given<'py>>,
         out: Option<&Bound<'py, PyAny>>,
         run: impl FnOnce(&Arc<Stream>, &DeviceRun<'_>) -> Result<(), Error> + Send,
         py: Python<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let out = out.map(|out| Ok::<_, PyErr>((out, self.out_objects(out)?))).transpose()?;
-        device::call(place, self, objects, out, run, py)
+        device::call(place, self, objects, given, out, run, py)
     }
 
     /// A call: tensors as views, memory for outputs, the run, what is returned.
     fn call<'py>(
         &self,
         objects: &[Bound<'py, PyAny>],
+        given: Vec<Given<'py>>,
         out: Option<&Bound<'py, PyAny>>,
         run: impl FnOnce(&[TensorView<'_>], &mut [TensorViewMut<'_>]) -> Result<(), Error>,
         py: Python<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let inputs: Vec<Given<'py>> = (objects.iter().zip(&self.inputs))
-            .map(|(object, port)| Given::input(object, port))
-            .collect::<PyResult<_>>()?;
+        let mut ports = given.iter().zip(&self.inputs);
+        ports.try_for_each(|(given, port)| given.check_device(port, "input"))?;
+        let inputs = given;
         let views: Vec<TensorView<'_>> = inputs.iter().map(Given::view).collect::<PyResult<_>>()?;
         if let Some(out) = out {
             let objects = self.out_objects(out)?;

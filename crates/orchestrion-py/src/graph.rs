@@ -153,7 +153,11 @@ impl PyGraph {
         objects: &[Bound<'py, PyAny>],
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let inputs: Vec<Given<'py>> = (self.inputs.iter())
-            .map(|input| Given::traced(input.among(py, objects)?, &input.port))
+            .map(|input| {
+                let given = Given::traced(input.among(py, objects)?, &input.port, "input")?;
+                given.check_device(&input.port, "input")?;
+                Ok(given)
+            })
             .collect::<PyResult<_>>()?;
         let orders: Vec<Option<Order>> = (inputs.iter().zip(&self.inputs))
             .map(|(given, input)| Some(Order::of(given, input.order.as_ref()?)))
@@ -164,7 +168,7 @@ impl PyGraph {
         let mut made: Vec<(Bound<'py, PyAny>, Given<'py>, Option<Order>)> = Vec::new();
         for (port, order) in self.made() {
             let object = port.empty(py, None)?;
-            let given = Given::traced(&object, port)?;
+            let given = Given::traced(&object, port, "output")?;
             let order = order.map(|order| Order::of(&given, order));
             made.push((object, given, order));
         }
@@ -201,7 +205,9 @@ impl PyGraph {
         let ordinal = place.gpu.device().info().ordinal;
         let mut inputs: Vec<RunTensor<'_, 'py>> = (self.inputs.iter())
             .map(|input| {
-                device::input(input.among(py, objects)?, &input.port, input.order.as_deref(), ordinal)
+                let object = input.among(py, objects)?;
+                let given = Given::traced(object, &input.port, "input")?;
+                device::input(object, given, &input.port, input.order.as_deref(), ordinal)
             })
             .collect::<PyResult<_>>()?;
         let made: Vec<RunTensor<'_, 'py>> = (self.made())

@@ -58,24 +58,14 @@ pub struct Given<'py> {
 }
 
 impl<'py> Given<'py> {
-    /// A tensor for an input.
-    ///
-    /// # Errors
-    /// `InputError` if the object is no tensor of a known type in memory of this process.
-    pub fn input(object: &Bound<'py, PyAny>, port: &Port) -> PyResult<Self> {
-        let given = Self::of(object, port, "input")?;
-        given.check_device(object.py(), port, "input")?;
-        Ok(given)
-    }
-
     /// Memory of the caller for an output.
     ///
     /// # Errors
-    /// As [`Given::input`], and if the memory must not be written.
+    /// As [`Given::anywhere`], and if it is not in the memory of the process, or must not be written.
     pub fn output(object: &Bound<'py, PyAny>, port: &Port) -> PyResult<Self> {
         let py = object.py();
-        let given = Self::of(object, port, "output")?;
-        given.check_device(py, port, "output")?;
+        let given = Self::anywhere(object, port, "output")?;
+        given.check_device(port, "output")?;
         if given.described.is_read_only() {
             return Err(errors::input(
                 py,
@@ -85,28 +75,18 @@ impl<'py> Given<'py> {
         Ok(given)
     }
 
-    /// A tensor of PyTorch in a graph that was traced: never a negated view, which traces apart.
+    /// A tensor of a graph that PyTorch traced, in any memory: never a negated view, which traces apart.
     ///
     /// # Errors
-    /// As [`Given::input`].
-    pub fn traced(object: &Bound<'py, PyAny>, port: &Port) -> PyResult<Self> {
+    /// As [`Given::anywhere`].
+    pub fn traced(object: &Bound<'py, PyAny>, port: &Port, what: &str) -> PyResult<Self> {
         let Exchange { library, describe } = Exchange::of(&object.get_type())?;
         let Some(describe) = describe.filter(|_| library == Library::Torch) else {
-            return Self::input(object, port);
+            return Self::anywhere(object, port, what);
         };
         let described =
-            describe.call(object).map_err(|error| not_readable(object.py(), port, "input", &error))?;
-        let given = Self::new(described, None, library, port, "input")?;
-        given.check_device(object.py(), port, "input")?;
-        Ok(given)
-    }
-
-    /// A tensor in any memory; `what` is "input" or "output".
-    ///
-    /// # Errors
-    /// `InputError` if the object is no tensor of a known type.
-    pub fn anywhere(object: &Bound<'py, PyAny>, port: &Port, what: &str) -> PyResult<Self> {
-        Self::of(object, port, what)
+            describe.call(object).map_err(|error| not_readable(object.py(), port, what, &error))?;
+        Self::new(described, None, library, port, what)
     }
 
     /// The GPU that it is on; `None` for memory of the process.
@@ -145,7 +125,11 @@ impl<'py> Given<'py> {
         self.described.strides()
     }
 
-    fn of(object: &Bound<'py, PyAny>, port: &Port, what: &str) -> PyResult<Self> {
+    /// A tensor in any memory; `what` is "input" or "output".
+    ///
+    /// # Errors
+    /// `InputError` if the object is no tensor of a known type.
+    pub fn anywhere(object: &Bound<'py, PyAny>, port: &Port, what: &str) -> PyResult<Self> {
         let py = object.py();
         let class = object.get_type();
         if class.is(numpy_array(py)?) {
@@ -214,7 +198,7 @@ impl<'py> Given<'py> {
 
     /// # Errors
     /// `InputError` if it is not in memory of the process.
-    pub fn check_device(&self, py: Python<'_>, port: &Port, what: &str) -> PyResult<()> {
+    pub fn check_device(&self, port: &Port, what: &str) -> PyResult<()> {
         let device = self.described.device();
         if device.kind == dlpack::CPU || device.kind == dlpack::PINNED {
             return Ok(());
@@ -224,7 +208,7 @@ impl<'py> Given<'py> {
             kind => ("on another device", "DLPack device", kind),
         };
         Err(errors::input(
-            py,
+            self.described.py(),
             &format!(
                 "{what} `{}` is {place} ({name}:{number}); executables take tensors in the memory of the process: bring it there \
                  first (in PyTorch: `.cpu()`)",
@@ -325,12 +309,13 @@ impl Order {
 /// A copy of a tensor of Python; `name` is for messages.
 ///
 /// # Errors
-/// As [`Given::input`].
+/// As [`Given::anywhere`], and if it is not in the memory of the process.
 pub fn owned(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Tensor> {
     let py = object.py();
     let none = PyTuple::empty(py).unbind();
     let port = Port { name: name.to_owned(), dtype: DType::F32, shape: none.clone_ref(py), strides: none };
-    let given = Given::input(object, &port)?;
+    let given = Given::anywhere(object, &port, "input")?;
+    given.check_device(&port, "input")?;
     let view = given.view()?;
     Tensor::from_bytes(view.dtype(), view.shape().to_vec().into(), view.row_major().into_owned().into())
         .map_err(|error| errors::input(py, &error.to_string()))
