@@ -26,6 +26,7 @@ pub mod validate;
 
 use crate::expr::{ArgId, ExprId, Exprs, StageId, VarId};
 use crate::layout::Layout;
+use crate::operands::OperandRounding;
 use orch_ir::{DType, ReduceOp, Shape, TensorId};
 
 /// One kernel's computation.
@@ -41,9 +42,8 @@ pub struct BlockProgram {
     pub axes: Vec<Axis>,
     /// Stages in order; a [`StageId`] names the reducing ones among them, counted in order.
     pub stages: Vec<Stage>,
-    /// Whether a factor of a contraction may be beyond the range of f16 ([`Storage::is_wide`](crate::Storage::is_wide)):
-    /// nothing on the way to its products may be rounded to that.
-    pub has_wide_operands: bool,
+    /// How far operands of contractions, and what is on the way to their products, may be rounded.
+    pub rounding: OperandRounding,
 }
 
 /// A tensor argument.

@@ -5,14 +5,35 @@
 
 use orch_ir::{BinaryFn, DType, PrimGraph, PrimOp, ScalarFn, TensorId};
 
-/// The half type that all products and convolutions of a graph multiply: f16 or bf16, if each has an operand whose elements are
-/// values of that type, widened to f32 or scaled by a number in f32 as they may be. `None` if one has none, they are of both types, or there are no products.
-pub fn half_operands(graph: &PrimGraph) -> Option<DType> {
+/// How far a contraction may round a tensor of f32 that it multiplies.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum OperandRounding {
+    /// To the half type that the target's products multiply.
+    #[default]
+    Half,
+    /// To TF32, which has the range of f32: the values may be beyond the range of f16.
+    Tf32,
+    /// Not at all: what multiplies it is of f32 as well, and half precision was not asked for.
+    None,
+}
+
+/// The half type that products of a graph multiply, and which do not.
+pub struct HalfOperands {
+    /// f16 or bf16.
+    pub half: DType,
+    /// For each tensor, by number, whether a product or convolution multiplies it in the type that the graph states.
+    pub in_full: Vec<bool>,
+}
+
+/// The half type of those products and convolutions of a graph that have an operand whose elements are values of that type, widened to f32
+/// or scaled by a number in f32 as they may be. `None` if no product has one, or some are of f16 and others of bf16.
+pub fn half_operands(graph: &PrimGraph) -> Option<HalfOperands> {
     let mut known_half: Vec<Option<DType>> = vec![None; graph.tensors().len()];
-    // Tensors of one number.
-    let mut uniform = vec![false; graph.tensors().len()];
+    let mut in_full = vec![false; graph.tensors().len()];
+    // The number of tensors that are one.
+    let mut uniform: Vec<Option<f64>> = vec![None; graph.tensors().len()];
     for (id, value) in graph.constants() {
-        uniform[id.index()] = value.shape().elems() == 1;
+        uniform[id.index()] = (value.shape().elems() == 1).then(|| value.to_f64()[0]);
     }
     let mut found = None;
     let half = |dtype: DType| matches!(dtype, DType::F16 | DType::BF16).then_some(dtype);
@@ -21,54 +42,71 @@ pub fn half_operands(graph: &PrimGraph) -> Option<DType> {
     }
     for node in graph.nodes() {
         let of = |input: &TensorId| known_half[input.index()];
-        if let PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. } = node.op {
-            if !graph.dtype(node.outputs[0]).is_float() {
-                continue;
-            }
-            let operand = node.inputs.iter().take(2).find_map(of)?;
-            if *found.get_or_insert(operand) != operand {
-                return None;
+        if let PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. } = node.op
+            && graph.dtype(node.outputs[0]).is_float()
+        {
+            let operands = &node.inputs[..2];
+            match operands.iter().find_map(of) {
+                None => operands.iter().for_each(|operand| in_full[operand.index()] = true),
+                Some(half) if *found.get_or_insert(half) != half => return None,
+                Some(_) => {}
             }
         }
-        let is_uniform = |input: &TensorId| uniform[input.index()];
+        let is_uniform = |input: &TensorId| uniform[input.index()].is_some();
         let moved = match &node.op {
-            PrimOp::Map(ScalarFn::Cast(DType::F32)) => of(&node.inputs[0]),
             PrimOp::Map(ScalarFn::Binary(BinaryFn::Mul | BinaryFn::Div)) if is_uniform(&node.inputs[1]) => {
                 of(&node.inputs[0])
             }
             PrimOp::Map(ScalarFn::Binary(BinaryFn::Mul)) if is_uniform(&node.inputs[0]) => {
                 of(&node.inputs[1])
             }
-            PrimOp::Broadcast { .. }
-            | PrimOp::Transpose { .. }
-            | PrimOp::Reshape { .. }
-            | PrimOp::Slice { .. } => of(&node.inputs[0]),
-            PrimOp::Concat { .. } => {
-                let first = of(&node.inputs[0]);
-                first.filter(|_| node.inputs.iter().all(|input| of(input) == first))
+            op if moves(op) => {
+                // Zeros, as padding and masks are, are values of every type.
+                let is_zero = |input: &TensorId| uniform[input.index()] == Some(0.0);
+                let is_data = |input: &&TensorId| graph.dtype(**input).is_float() && !is_zero(input);
+                let mut data = node.inputs.iter().filter(is_data);
+                let first = data.next().and_then(of);
+                first.filter(|_| data.all(|input| of(input) == first))
             }
-            PrimOp::Take { .. } | PrimOp::TakeAlong { .. } | PrimOp::GatherNd { .. } => of(&node.inputs[0]),
             _ => None,
         };
-        let moves = matches!(node.op, PrimOp::Broadcast { .. } | PrimOp::Reshape { .. });
-        let stays_uniform = moves && is_uniform(&node.inputs[0]);
+        let repeats = matches!(node.op, PrimOp::Broadcast { .. } | PrimOp::Reshape { .. });
+        let number = if repeats { uniform[node.inputs[0].index()] } else { None };
         for output in &node.outputs {
-            uniform[output.index()] = stays_uniform;
+            uniform[output.index()] = uniform[output.index()].or(number);
             let known = &mut known_half[output.index()];
             *known = known.or(moved.filter(|_| graph.dtype(*output) == DType::F32));
         }
     }
-    found
+    found.map(|half| HalfOperands { half, in_full })
+}
+
+/// True if a result's elements are elements of the operands, or a constant beside them.
+pub(crate) fn moves(op: &PrimOp) -> bool {
+    match op {
+        PrimOp::Map(f) => matches!(f, ScalarFn::Select | ScalarFn::Cast(_)),
+        PrimOp::Broadcast { .. } | PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => true,
+        PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Concat { .. } | PrimOp::Select { .. } => true,
+        PrimOp::Take { .. } | PrimOp::TakeAlong { .. } | PrimOp::GatherNd { .. } => true,
+        PrimOp::ScatterAlong { .. } | PrimOp::ScatterNd { .. } => false,
+        PrimOp::Reduce { .. } | PrimOp::Window { .. } => false,
+        PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. } => false,
+        PrimOp::Iota { .. } | PrimOp::Recurrence(_) | PrimOp::Opaque(_) => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::half_operands;
+    use super::{HalfOperands, half_operands};
     use orch_ir::DType;
     use orch_ir::text::parse;
 
-    /// Of a graph of these nodes, which follow `x` (t0, f16), `y` (t1, f32) and `z` (t2, bf16); the last one's result is the output.
     fn of(nodes: &[&str]) -> Option<DType> {
+        found(nodes).map(|operands| operands.half)
+    }
+
+    /// Of a graph of these nodes, which follow `x` (t0, f16), `y` (t1, f32) and `z` (t2, bf16); the last one's result is the output.
+    fn found(nodes: &[&str]) -> Option<HalfOperands> {
         let numbered: Vec<String> = nodes
             .iter()
             .enumerate()
@@ -107,6 +145,36 @@ mod tests {
         assert_eq!(after("mul t4, t5"), Some(DType::F16));
         assert_eq!(after("mul t5, t5"), None);
         assert_eq!(after("neg t5"), None);
+    }
+
+    #[test]
+    fn padded_operands_are_of_half_precision() {
+        let padded_by = |number: &str| {
+            of(&[
+                "t_: f32[4, 4] = cast.f32 t0",
+                &format!("const t_: f32[] = [{number}]"),
+                "t_: f32[4, 6] = pad.constant t3, t4 low=[0, 0] high=[0, 2]",
+                "t_: f32[6, 4] = transpose t5 perm=[1, 0]",
+                "t_: f32[4, 4] = contract t5, t6 labels=\"ab,bc->ac\"",
+            ])
+        };
+        assert_eq!(padded_by("0"), Some(DType::F16));
+        assert_eq!(padded_by("0.3"), None);
+    }
+
+    #[test]
+    fn products_of_f32_alone_keep_their_operands() {
+        let nodes = [
+            "t_: f16[4, 4] = contract t0, t0 labels=\"ab,bc->ac\"",
+            "t_: f32[4, 4] = neg t1",
+            "t_: f32[4, 4] = contract t1, t4 labels=\"ab,bc->ac\"",
+            "t_: f32[4, 4] = cast.f32 t3",
+            "t_: f32[4, 4] = contract t5, t6 labels=\"ab,bc->ac\"",
+        ];
+        let HalfOperands { half, in_full } = found(&nodes).expect("one of two is of half precision");
+        assert_eq!(half, DType::F16);
+        // The result of the second product is multiplied by one of half precision, as the first one's are.
+        assert_eq!(in_full, [false, true, false, false, true, false, false, false]);
     }
 
     #[test]

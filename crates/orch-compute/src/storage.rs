@@ -9,14 +9,12 @@
 //! - values beyond the range of the type that are computed from single numbers and integers alone: the large negative
 //!   numbers of masks, which would become infinite;
 //! - in f16, long sums of products of data and what is as large (`storage/sums.rs`): linear attention before its division.
-//!   They are *wide*: contractions that read them do not round them to f16 as factors either
-//!   ([`BlockProgram::has_wide_operands`]). bf16 has the range of f32.
-//!
-//! [`BlockProgram::has_wide_operands`]: crate::BlockProgram::has_wide_operands
+//!   Contractions that read them do not round them to f16 either ([`OperandRounding`]). bf16 has the range of f32.
 
 mod sums;
 
 use crate::layout::Layout;
+use crate::operands::{OperandRounding, half_operands};
 use orch_ir::{DType, PrimGraph, PrimNode, PrimOp, Tensor, TensorId};
 
 /// Layout and element type of every tensor.
@@ -24,28 +22,43 @@ use orch_ir::{DType, PrimGraph, PrimNode, PrimOp, Tensor, TensorId};
 pub struct Storage {
     layouts: Vec<Layout>,
     dtypes: Vec<DType>,
-    wide: Vec<bool>,
+    rounding: Vec<OperandRounding>,
 }
 
 impl Storage {
     /// In the types that the graph states; one layout per tensor.
     pub fn as_stated(graph: &PrimGraph, layouts: Vec<Layout>) -> Self {
         let dtypes = graph.tensors().iter().map(|info| info.dtype).collect();
-        Self { layouts, dtypes, wide: vec![false; graph.tensors().len()] }
+        Self { layouts, dtypes, rounding: vec![OperandRounding::default(); graph.tensors().len()] }
+    }
+
+    /// In the types that the graph states, for products of which some have an operand of `half`, which they multiply: the operands of
+    /// others are not rounded.
+    pub fn with_half_operands(graph: &PrimGraph, layouts: Vec<Layout>, half: DType) -> Self {
+        let mut storage = Self::with_wide_sums(graph, layouts, half);
+        let in_full = half_operands(graph).map(|operands| operands.in_full).unwrap_or_default();
+        for (rounding, _) in storage.rounding.iter_mut().zip(in_full).filter(|(_, in_full)| *in_full) {
+            *rounding = OperandRounding::None;
+        }
+        storage
     }
 
     /// In the types that the graph states, for products that multiply `half`: long sums are wide.
-    pub fn with_half_operands(graph: &PrimGraph, layouts: Vec<Layout>, half: DType) -> Self {
-        let storage = Self::as_stated(graph, layouts);
-        if half == DType::F16 { Self { wide: sums::sums(graph), ..storage } } else { storage }
+    fn with_wide_sums(graph: &PrimGraph, layouts: Vec<Layout>, half: DType) -> Self {
+        let mut storage = Self::as_stated(graph, layouts);
+        if half == DType::F16 {
+            let of = |is_wide| if is_wide { OperandRounding::Tf32 } else { OperandRounding::Half };
+            storage.rounding = sums::sums(graph).into_iter().map(of).collect();
+        }
+        storage
     }
 
     /// With tensors of f32 stored as `half` where that is harmless; one layout per tensor.
     pub fn narrowed(graph: &PrimGraph, layouts: Vec<Layout>, half: DType) -> Self {
-        let mut storage = Self::with_half_operands(graph, layouts, half);
+        let mut storage = Self::with_wide_sums(graph, layouts, half);
         let kept = kept(graph, half);
-        for ((dtype, keep), wide) in storage.dtypes.iter_mut().zip(kept).zip(&storage.wide) {
-            if *dtype == DType::F32 && !keep && !wide {
+        for ((dtype, keep), rounding) in storage.dtypes.iter_mut().zip(kept).zip(&storage.rounding) {
+            if *dtype == DType::F32 && !keep && *rounding == OperandRounding::Half {
                 *dtype = half;
             }
         }
@@ -67,9 +80,9 @@ impl Storage {
         self.dtypes[tensor.index()]
     }
 
-    /// Whether a tensor may hold values beyond the range of the half type, so that it must not be rounded to that anywhere.
-    pub fn is_wide(&self, tensor: TensorId) -> bool {
-        self.wide[tensor.index()]
+    /// How far products may round a tensor that they multiply.
+    pub fn rounding(&self, tensor: TensorId) -> OperandRounding {
+        self.rounding[tensor.index()]
     }
 
     /// Bytes that a tensor takes.
@@ -248,16 +261,35 @@ mod tests {
         use DType::{BF16, F16, F32};
         let (f16, bf16) = (narrowed(gram, F16), narrowed(gram, BF16));
         assert_eq!(f16.dtypes, [F32, F16, F32, F32, F16, F32]);
-        assert_eq!(f16.wide, [false, false, true, true, false, false]);
+        use OperandRounding::{Half, Tf32};
+        assert_eq!(f16.rounding, [Half, Half, Tf32, Tf32, Half, Half]);
         assert_eq!(bf16.dtypes, [F32, BF16, BF16, BF16, BF16, F32]);
-        assert_eq!(bf16.wide, [false; 6]);
+        assert_eq!(bf16.rounding, [Half; 6]);
+    }
+
+    #[test]
+    fn operands_that_are_stated_as_f32_are_rounded_only_if_that_is_asked_for() {
+        let text = r#"graph "g" {
+  input "x" t0: f16[4, 4]
+  input "y" t1: f32[4, 4]
+  t2: f16[4, 4] = contract t0, t0 labels="ab,bc->ac"
+  t3: f32[4, 4] = contract t1, t1 labels="ab,bc->ac"
+  output "a" t2
+  output "b" t3
+}"#;
+        let graph = parse(text).expect("a valid graph");
+        let layouts = crate::layouts::assign_gpu(&graph);
+        use OperandRounding::{Half, None};
+        let stated = Storage::with_half_operands(&graph, layouts, DType::F16);
+        assert_eq!(stated.rounding, [Half, None, Half, Half]);
+        assert_eq!(narrowed(text, DType::F16).rounding, [Half; 4]);
     }
 
     #[test]
     fn constants_are_converted_and_laid_out() {
         let value = Tensor::from_vec([1, 2, 1, 2], vec![1.0f32, 2.0, 3.0, 4.0]);
         let layouts = vec![Layout::channels_last(4)];
-        let storage = Storage { layouts, dtypes: vec![DType::F16], wide: vec![false] };
+        let storage = Storage { layouts, dtypes: vec![DType::F16], rounding: vec![OperandRounding::Half] };
         let stored = storage.stored(TensorId(0), &value);
         assert_eq!((stored.dtype(), stored.to_f64()), (DType::F16, vec![1.0, 3.0, 2.0, 4.0]));
     }

@@ -1,6 +1,7 @@
 //! Which block programs are products of matrices in memory, and that their descriptions are right: a product is
 //! computed from its description alone, element by element, and compared with the reference interpreter.
 
+use orch_compute::operands::OperandRounding;
 use orch_compute::{BlockProgram, Storage, fuse, layouts};
 use orch_interp::{EvalOptions, evaluate};
 use orch_ir::{BinaryFn, Contract, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn};
@@ -384,14 +385,14 @@ fn wide_operands_are_no_f16() {
     let of = |result: TensorId| {
         let nodes: Vec<_> = case.graph.producer(result).into_iter().collect();
         let block = fuse::build_stored(&case.graph, &nodes, &[result], &storage, "kernel").expect("a kernel");
-        (MatrixProductForm::of(&block, OperandPrecision::F16), block.has_wide_operands)
+        (MatrixProductForm::of(&block, OperandPrecision::F16), block.rounding)
     };
-    let told = |(product, is_wide): (Option<MatrixProductForm>, bool)| {
+    let told = |(product, rounding): (Option<MatrixProductForm>, OperandRounding)| {
         let types = product.map(|product| (product.operands, product.stored, product.is_tf32));
-        (types, is_wide)
+        (types, rounding)
     };
-    assert_eq!(told(of(sums)), (Some((DType::F16, DType::F32, false)), false));
-    assert_eq!(told(of(square)), (Some((DType::F32, DType::F32, true)), true));
+    assert_eq!(told(of(sums)), (Some((DType::F16, DType::F32, false)), OperandRounding::Half));
+    assert_eq!(told(of(square)), (Some((DType::F32, DType::F32, true)), OperandRounding::Tf32));
     // Operands of two different types: one of them is not stored in the type that is multiplied.
-    assert_eq!(told(of(mixed)), (None, true));
+    assert_eq!(told(of(mixed)), (None, OperandRounding::Tf32));
 }

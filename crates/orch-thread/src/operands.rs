@@ -1,6 +1,7 @@
 //! In which precision contractions take their operands.
 
 use orch_compute::BlockProgram;
+use orch_compute::operands::OperandRounding;
 
 /// What contractions of f32 multiply. Accumulators are f32 in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -16,12 +17,12 @@ pub enum OperandPrecision {
 }
 
 impl OperandPrecision {
-    /// What the contractions of a block program multiply where others multiply this: factors that are beyond the range of
-    /// f16 keep that of f32.
+    /// What the contractions of a block program multiply where others multiply this.
     pub fn within(self, block: &BlockProgram) -> Self {
-        match self {
-            OperandPrecision::F16 if block.has_wide_operands => OperandPrecision::Tf32,
-            factors => factors,
+        match (self, block.rounding) {
+            (OperandPrecision::F16, OperandRounding::Tf32) => OperandPrecision::Tf32,
+            (OperandPrecision::F16 | OperandPrecision::Bf16, OperandRounding::None) => OperandPrecision::F32,
+            (operands, _) => operands,
         }
     }
 }

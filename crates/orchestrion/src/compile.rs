@@ -26,6 +26,7 @@ use crate::tune::{alternatives, end_to_end, library, select};
 use crate::updatable::UpdatableConstant;
 use crate::{Error, Model, Options};
 use bytes::Bytes;
+use orch_compute::operands::half_operands;
 use orch_plan::blp::Choice;
 use orch_runtime::cpu::Source;
 use std::collections::BTreeMap;
@@ -70,7 +71,8 @@ impl Model {
 
     /// What makes kernels for the model.
     fn backend(&self, options: &Options) -> Result<Box<dyn Backend>, Error> {
-        build::find(options, orch_compute::operands::half_operands(&self.graph))
+        let half = half_operands(&self.graph).map(|operands| operands.half);
+        build::find(options, half)
     }
 
     /// A plan as an executable.

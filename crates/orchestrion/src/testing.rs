@@ -36,7 +36,8 @@ pub fn graph(text: &str) -> PrimGraph {
 /// Calls a function with a graph as the stages after "identify" see it.
 pub fn with_context(text: &str, options: &Options, body: impl FnOnce(PlanContext<'_>, &dyn Backend)) {
     let graph = graph(text);
-    let backend = &*find(options, orch_compute::operands::half_operands(&graph)).unwrap();
+    let backend =
+        &*find(options, orch_compute::operands::half_operands(&graph).map(|operands| operands.half)).unwrap();
     let graph = backend.prepared(graph);
     let storage = backend.storage(&graph);
     let units = Units::of(&graph, storage.layouts(), UnitOptions::of(backend.info(), options)).unwrap();

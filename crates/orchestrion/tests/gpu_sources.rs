@@ -7,6 +7,7 @@
 mod programs;
 
 use orch_codegen::cuda;
+use orch_compute::operands::OperandRounding;
 use orch_compute::{BlockProgram, Storage, fuse, layouts};
 use orch_ir::{
     BinaryFn, Contract, DType, NodeId, PrimGraph, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId, UnaryFn,
@@ -213,7 +214,7 @@ fn contractions(target: &GpuTarget, kernels: &mut Kernels) {
 fn wide_contractions(target: &GpuTarget, kernels: &mut Kernels) {
     for extents in [[4096, 17, 16], [4096, 64, 64]] {
         let block = wide_product(extents, DType::F16);
-        assert!(block.has_wide_operands, "{block}");
+        assert_eq!(block.rounding, OperandRounding::Tf32, "{block}");
         for schedule in contraction::schedules(&block, target, OperandPrecision::F16, SCHEDULES) {
             let kernel =
                 contraction::lower(&block, &schedule, OperandPrecision::F16).expect("its own schedule");

@@ -3,12 +3,18 @@
 use crate::block::{ArgRole, BlockProgram, ReduceKind, Stage};
 use crate::expr::VarId;
 use crate::expr::text::{expr_text, var_name};
+use crate::operands::OperandRounding;
 use std::fmt;
 
 impl fmt::Display for BlockProgram {
     /// One line per argument, the axes, one line per stage.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "block {}{}", self.name, if self.has_wide_operands { ", wide factors" } else { "" })?;
+        let operands = match self.rounding {
+            OperandRounding::Half => "",
+            OperandRounding::Tf32 => ", operands of the range of f32",
+            OperandRounding::None => ", operands of f32",
+        };
+        writeln!(f, "block {}{operands}", self.name)?;
         for (number, arg) in self.args.iter().enumerate() {
             let role = match arg.role {
                 ArgRole::Input => "input",

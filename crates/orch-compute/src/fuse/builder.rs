@@ -5,6 +5,7 @@ use super::error::CannotFuse;
 use crate::block::{Arg, ArgRole, Axis, BlockProgram, Stage};
 use crate::expr::{ArgId, Const, Expr, ExprId, Exprs, StageId, VarId};
 use crate::layout::Layout;
+use crate::operands::OperandRounding;
 use crate::simplify::Simplifier;
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, Tensor, TensorId};
 use rustc_hash::FxHashMap;
@@ -133,7 +134,7 @@ impl<'a> Builder<'a> {
     pub fn finish(self, name: String) -> BlockProgram {
         let axes = self.axes.iter().map(|axis| Axis { var: axis.var, extent: axis.extent }).collect();
         let Self { exprs, args, stages, .. } = self;
-        BlockProgram { name, exprs, args, axes, stages, has_wide_operands: false }
+        BlockProgram { name, exprs, args, axes, stages, rounding: OperandRounding::default() }
     }
 
     /// The node of this kernel that computes a tensor.

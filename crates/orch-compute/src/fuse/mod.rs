@@ -60,7 +60,7 @@ pub fn build(
 }
 
 /// The same for tensors that are stored as `storage` says: a tensor of f32 that is stored in half precision is widened
-/// where it is read and rounded where it is stored. Contractions of wide tensors are marked.
+/// where it is read and rounded where it is stored. How far contractions may round their operands is marked.
 ///
 /// # Errors
 /// If the set does not have the form of one kernel.
@@ -73,12 +73,12 @@ pub fn build_stored(
 ) -> Result<BlockProgram, CannotFuse> {
     let stored = |tensor: TensorId| (storage.layout(tensor).clone(), storage.dtype(tensor));
     let block = build_with(graph, nodes, outputs, &stored, name.into())?;
-    let has_wide_operands = nodes.iter().map(|&node| graph.node(node)).any(|node| {
-        let multiplies =
-            matches!(node.op, PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. });
-        multiplies && node.inputs.iter().any(|&factor| storage.is_wide(factor))
-    });
-    Ok(BlockProgram { has_wide_operands, ..block })
+    let multiplies =
+        |op: &PrimOp| matches!(op, PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. });
+    let products = nodes.iter().map(|&node| graph.node(node)).filter(|node| multiplies(&node.op));
+    let operands = products.flat_map(|node| &node.inputs);
+    let rounding = operands.map(|&operand| storage.rounding(operand)).max().unwrap_or_default();
+    Ok(BlockProgram { rounding, ..block })
 }
 
 fn build_with(

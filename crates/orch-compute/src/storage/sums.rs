@@ -13,6 +13,7 @@
 //! What is computed from such sums may be as large, until it is divided by data (numerator by denominator, or what is
 //! normalised by its length) or goes through a function that grows more slowly.
 
+use crate::operands::moves;
 use orch_ir::{BinaryFn, DType, PrimGraph, PrimNode, PrimOp, ReduceOp, ScalarFn, TensorId, UnaryFn};
 
 /// A product has few results if each factor has so many times as many elements.
@@ -138,20 +139,6 @@ impl SumFacts<'_> {
             PrimOp::Map(ScalarFn::Binary(BinaryFn::Div)) => !is_data(0) && is_data(1),
             _ => false,
         }
-    }
-}
-
-/// True if a result's elements are elements of the operands.
-fn moves(op: &PrimOp) -> bool {
-    match op {
-        PrimOp::Map(f) => matches!(f, ScalarFn::Select | ScalarFn::Cast(_)),
-        PrimOp::Broadcast { .. } | PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => true,
-        PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Concat { .. } | PrimOp::Select { .. } => true,
-        PrimOp::Take { .. } | PrimOp::TakeAlong { .. } | PrimOp::GatherNd { .. } => true,
-        PrimOp::ScatterAlong { .. } | PrimOp::ScatterNd { .. } => false,
-        PrimOp::Reduce { .. } | PrimOp::Window { .. } => false,
-        PrimOp::Contract(_) | PrimOp::Conv(_) | PrimOp::ConvTranspose { .. } => false,
-        PrimOp::Iota { .. } | PrimOp::Recurrence(_) | PrimOp::Opaque(_) => false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Canonical texts of candidate kernels: equal texts mean that one kernel serves both.
 
 use orch_compute::Storage;
+use orch_compute::operands::OperandRounding;
 use orch_ir::{NodeId, PrimGraph, Tensor, TensorId};
 use std::fmt::Write;
 
@@ -80,8 +81,10 @@ fn describe(graph: &PrimGraph, storage: &Storage, tensor: TensorId) -> String {
     let (dtype, shape) = (graph.dtype(tensor), graph.shape(tensor));
     let order = storage.layout(tensor).order();
     let stored = match storage.dtype(tensor) {
-        _ if storage.is_wide(tensor) => " wide".to_owned(),
-        same if same == dtype => String::new(),
+        same if same == dtype => match storage.rounding(tensor) {
+            OperandRounding::Half => String::new(),
+            rounding => format!(" rounded {rounding:?}"),
+        },
         other => format!(" as {other}"),
     };
     match graph.constant(tensor) {

@@ -6,6 +6,7 @@
 use super::views::stored_views;
 use crate::plan::context::PlanContext;
 use crate::plan::substitute::StoredViews;
+use orch_compute::operands::OperandRounding;
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_mugraph::extract::{Region, RegionLimits, regions};
 use orch_mugraph::{MuGraph, print};
@@ -108,14 +109,14 @@ pub fn regions_of_products(graph: &PrimGraph) -> Vec<Region> {
 
 /// True if a region may be searched: premises depend on the inputs' values, which are not known here.
 pub fn is_searched(region: &Region, ctx: PlanContext<'_>) -> bool {
-    region.premises.is_empty() && !is_wide(region, ctx)
+    region.premises.is_empty() && is_rounded(region, ctx)
 }
 
-/// True if a region reads or computes values beyond the range of f16, to which µGraphs round all operands of products.
-fn is_wide(region: &Region, PlanContext { graph, storage, .. }: PlanContext<'_>) -> bool {
+/// True if products may round all that a region reads and computes to half precision, as those of µGraphs do.
+fn is_rounded(region: &Region, PlanContext { graph, storage, .. }: PlanContext<'_>) -> bool {
     let read = region.inputs.iter().map(|view| view.tensor);
     let computed = region.nodes.iter().flat_map(|&node| graph.node(node).outputs.iter().copied());
-    read.chain(computed).any(|tensor| storage.is_wide(tensor))
+    read.chain(computed).all(|tensor| storage.rounding(tensor) == OperandRounding::Half)
 }
 
 /// The units of a region; `None` if it cuts through some, or reads what is not stored. Masks that are bands are not read.
