@@ -10,9 +10,9 @@
 //! whose addresses are fixed when a call is prepared (then all steps use the buffer, so that none sees another content); those that do not start
 //! at a multiple of [`TENSOR_ALIGN_BYTES`]; and outputs that overlap another tensor of the run.
 
-use super::executable::{BoundaryStep, CudaExecutable, ExecutableError, GraphSegment, Segment};
+use super::executable::{CudaExecutable, ExecutableError};
 use super::host_inputs::HostInput;
-use super::launch::{Action, Launch};
+use super::launch::Action;
 use super::placement::{Arguments, Ports};
 use crate::cuda::driver::error::CudaError;
 use crate::cuda::driver::stream::Stream;
@@ -108,10 +108,7 @@ impl CudaExecutable {
                 return Err(RunError::Size { what, index, expected, given }.into());
             }
         }
-        let host = self.segments.iter().find_map(|segment| match segment {
-            Segment::Host(step) => Some(&program.steps[*step]),
-            Segment::Direct(_) | Segment::Graph(_) => None,
-        });
+        let host = program.steps.iter().find(|step| matches!(step.action, Action::Host(_)));
         let is_captured = stream.is_capturing()?;
         if let Some(step) = host.filter(|_| is_captured) {
             return Err(RunError::Captured { step: step.name.clone() }.into());
@@ -155,7 +152,7 @@ impl CudaExecutable {
     pub(in crate::cuda) fn use_own(&mut self) -> Result<(), CudaError> {
         let own = Arc::clone(self.stream());
         self.switch_to(&own)?;
-        if self.is_bound && self.placement.is_own() {
+        if self.is_bound() && self.placement.is_own() {
             return Ok(());
         }
         let ports = self.placement.own_ports(&own, &self.source.program)?;
@@ -203,14 +200,12 @@ impl CudaExecutable {
         let written: Vec<Range<Address>> = (tensors.outputs.iter().zip(&program.output_bytes))
             .map(|(&DeviceAddress(address), &len_bytes)| range(address, len_bytes))
             .collect();
+        let overlaps = overlapping(&written, &read);
         let mut outputs = Vec::with_capacity(written.len());
         for (idx, (&DeviceAddress(to), &len_bytes)) in
             tensors.outputs.iter().zip(&program.output_bytes).enumerate()
         {
-            let mut others = read.iter().chain(&written[..idx]).chain(&written[idx + 1..]);
-            if is_direct(Base::Output(idx), to, len_bytes)
-                && others.all(|other| !overlap(other, &written[idx]))
-            {
+            if is_direct(Base::Output(idx), to, len_bytes) && !overlaps[idx] {
                 outputs.push(to);
                 continue;
             }
@@ -219,47 +214,6 @@ impl CudaExecutable {
             outputs.push(from);
         }
         Ok(Places { ports: Ports { inputs, outputs }, sent, before, after })
-    }
-
-    /// Gives the arguments of kernels and the graphs these addresses.
-    fn bind(&mut self, ports: Ports) -> Result<(), CudaError> {
-        if self.is_bound && self.placement.ports == ports {
-            return Ok(());
-        }
-        let before = std::mem::replace(&mut self.placement.ports, ports);
-        if self.segments.is_empty() && !self.source.program.steps.is_empty() {
-            self.build()?;
-            self.is_bound = true;
-            return Ok(());
-        }
-        // After an error it is not known what was set, and all is set again.
-        let is_known = std::mem::replace(&mut self.is_bound, false);
-        let has_moved =
-            |port: &Base| !is_known || self.placement.ports.address(*port) != before.address(*port);
-        let context = self.current.context();
-        for BoundaryStep { step: idx, ports, node } in &self.boundary_steps {
-            if !ports.iter().any(has_moved) {
-                continue;
-            }
-            let step = &self.source.program.steps[*idx];
-            let address = |range: &BufferRef| self.placement.address(range);
-            self.arguments[*idx] = Arguments::of(step, address, context)?;
-            let Some((segment, node)) = *node else { continue };
-            let Segment::Graph(GraphSegment { graph, .. }) = &self.segments[segment] else { continue };
-            match &step.action {
-                Action::Launch(Launch { function, shape, .. }) => {
-                    let pointers = self.arguments[*idx].pointers();
-                    // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
-                    unsafe { graph.set_kernel(node, function, shape, pointers)? };
-                }
-                Action::Copy { from, to } => {
-                    graph.set_copy(node, address(from), address(to), from.len_bytes)?;
-                }
-                Action::Host(_) => {}
-            }
-        }
-        self.is_bound = true;
-        Ok(())
     }
 
     /// Enqueues a run with these addresses, kernel by kernel. No step is a host routine.
@@ -283,8 +237,23 @@ fn range(start: Address, len_bytes: usize) -> Range<Address> {
     start..start.saturating_add(len_bytes as Address)
 }
 
-fn overlap(first: &Range<Address>, second: &Range<Address>) -> bool {
-    !first.is_empty() && !second.is_empty() && first.start < second.end && second.start < first.end
+/// For each range that is written whether it overlaps another one, written or read. Takes `n log n` steps where few overlap.
+fn overlapping(written: &[Range<Address>], read: &[Range<Address>]) -> Vec<bool> {
+    let mut overlaps = vec![false; written.len()];
+    let numbered = written.iter().enumerate().map(|(idx, range)| (Some(idx), range));
+    let mut ranges: Vec<_> = numbered.chain(read.iter().map(|range| (None, range))).collect();
+    ranges.retain(|(_, range)| !range.is_empty());
+    ranges.sort_unstable_by_key(|(_, range)| range.start);
+    // Those before that reach beyond the start of the present one.
+    let mut open: Vec<(Option<usize>, &Range<Address>)> = Vec::new();
+    for (idx, range) in ranges {
+        open.retain(|(_, other)| other.end > range.start);
+        if !open.is_empty() {
+            open.iter().filter_map(|(other, _)| *other).chain(idx).for_each(|idx| overlaps[idx] = true);
+        }
+        open.push((idx, range));
+    }
+    overlaps
 }
 
 #[cfg(test)]

@@ -1,15 +1,13 @@
 //! Running a program on a CUDA device, launch by launch or as CUDA graphs.
 //!
 //! Tensors of the host are copied to and from device buffers of the executable; tensors of the device are accessed where they are
-//! (`device_tensors`). The steps between host routines are one graph each, built when the first run says where its tensors
-//! are. A node depends on those that wrote or read the bytes that it accesses, and on no others.
+//! (`device_tensors`). How steps are enqueued, which a caller may change between runs, is `form`.
 
-use super::dependencies::dependencies;
-use super::graph::{Graph, GraphBuilder, Node};
+use super::form::{BoundaryStep, Form, GraphSegment, Segment, boundary_steps};
 use super::host_inputs::HostInputs;
-use super::launch::{Action, CudaStep, Program};
-use super::library_calls::{Call, CallMode, Calls};
-use super::placement::{Arguments, Packed, Placement, upload_constants};
+use super::launch::{Action, Program};
+use super::library_calls::{CallMode, Calls};
+use super::placement::{Arguments, Packed, Placement, Ports, upload_constants};
 use super::ranges::{OpenRange, ProfilerRanges};
 use super::timing::BatchHold;
 use crate::cuda::driver::device::Context;
@@ -37,7 +35,7 @@ pub enum Execution {
 /// How a program is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExecutableOptions {
-    /// How the steps reach the device.
+    /// How the steps reach the device until [`CudaExecutable::set_execution`] says otherwise.
     pub execution: Execution,
     /// Lets kernels that can start before those that they depend on have ended.
     pub allow_programmatic: bool,
@@ -79,18 +77,20 @@ pub struct CudaProgram {
 pub struct CudaExecutable {
     pub(super) source: CudaProgram,
     // Fields drop in order: graphs before what their nodes point to.
-    /// Empty until the first run says where its tensors are; so are `arguments` and `boundary_steps`.
-    pub(super) segments: Vec<Segment>,
+    /// Those that runs have used, each once. Empty until the first run says where its tensors are, as `arguments` is.
+    pub(super) forms: Vec<Form>,
+    /// How the next run's steps reach the device.
+    pub(super) execution: Execution,
     pub(super) calls: Calls,
     pub(super) arguments: Vec<Arguments>,
+    /// What all arguments have the addresses of; `None` if that is not known.
+    pub(super) arguments_ports: Option<Ports>,
     /// Those whose addresses can change: all but library calls.
     pub(super) boundary_steps: Vec<BoundaryStep>,
     /// The inputs and outputs that library calls access.
     pub(super) ports_of_calls: Vec<Base>,
     pub(super) placement: Placement,
     pub(super) host_inputs: HostInputs,
-    /// Whether all arguments and graphs have the addresses of `placement.ports`.
-    pub(super) is_bound: bool,
     batch_hold: Option<BatchHold>,
     /// The stream of runs on tensors of the host.
     stream: Arc<Stream>,
@@ -98,33 +98,6 @@ pub struct CudaExecutable {
     pub(super) current: Arc<Stream>,
     /// Steps that may not have ended: a fault is attributed to them.
     pending: Range<usize>,
-}
-
-/// Steps that are enqueued together.
-pub(super) enum Segment {
-    /// Launches and copies, one call of the driver each.
-    Direct(Range<usize>),
-    /// Launches and copies, as a graph.
-    Graph(GraphSegment),
-    /// A host routine.
-    Host(usize),
-}
-
-/// Steps that are one graph.
-pub(super) struct GraphSegment {
-    steps: Range<usize>,
-    pub(super) graph: Graph,
-    /// The node of each step that has one.
-    nodes: Vec<(usize, Node)>,
-}
-
-/// A step that accesses inputs or outputs.
-pub(super) struct BoundaryStep {
-    pub(super) step: usize,
-    /// Those that it accesses.
-    pub(super) ports: Vec<Base>,
-    /// The segment whose graph it is in, and its node; `None` if it is in none.
-    pub(super) node: Option<(usize, Node)>,
 }
 
 impl CudaProgram {
@@ -179,6 +152,7 @@ impl CudaExecutable {
     /// Another executable of the same program, whose inputs on the device are the same.
     pub(in crate::cuda) fn duplicate_with_inputs(&self) -> Result<Self, ExecutableError> {
         let mut duplicate = self.source.executable()?;
+        duplicate.set_execution(self.execution);
         duplicate.use_own()?;
         let (from, to) = (&self.placement.ports.inputs, &duplicate.placement.ports.inputs);
         let inputs = from.iter().zip(to).zip(&self.source.program.input_bytes);
@@ -199,27 +173,26 @@ impl CudaExecutable {
                 ports.into_iter().try_for_each(|port| placement.fix(&stream, program, port))?;
             }
         }
-        let form = match options.execution {
-            _ if options.check_each_step => CallMode::Direct,
-            Execution::Direct => CallMode::Direct,
-            Execution::StraightGraph | Execution::BranchedGraph => CallMode::Captured,
-        };
-        let calls = Calls::new(&stream, program, &placement, form)?;
+        let mode = if options.check_each_step { CallMode::Direct } else { CallMode::Captured };
+        let calls = Calls::new(&stream, program, &placement, mode)?;
         // Ports of calls that the libraries decline may move.
         let is_called = |step: &usize| calls.of(*step).is_some();
         let called =
             (0..program.steps.len()).filter(is_called).flat_map(|step| program.steps[step].buffers());
         let ports_of_calls = called.map(|buffer| buffer.base).filter(|base| is_port(*base)).collect();
         let stream = Arc::new(stream);
+        let boundary_steps = boundary_steps(program, &calls);
+        let execution = if options.check_each_step { Execution::Direct } else { options.execution };
         let mut executable = Self {
-            segments: Vec::new(),
+            forms: Vec::new(),
+            execution,
             calls,
             arguments: Vec::new(),
-            boundary_steps: Vec::new(),
+            arguments_ports: None,
+            boundary_steps,
             ports_of_calls,
             host_inputs: HostInputs::new(source.program.input_bytes.len()),
             placement,
-            is_bound: false,
             batch_hold: None,
             current: Arc::clone(&stream),
             stream,
@@ -228,18 +201,6 @@ impl CudaExecutable {
         };
         executable.wait()?;
         Ok(executable)
-    }
-
-    /// Makes arguments and graphs for the addresses of `placement.ports`.
-    pub(super) fn build(&mut self) -> Result<(), CudaError> {
-        let context = self.stream.context();
-        let arguments = (self.source.program.steps.iter())
-            .map(|step| Arguments::of(step, |range| self.placement.address(range), context))
-            .collect::<Result<_, _>>()?;
-        self.arguments = arguments;
-        self.segments = self.split()?;
-        self.boundary_steps = self.find_boundary();
-        Ok(())
     }
 
     /// The program.
@@ -260,6 +221,20 @@ impl CudaExecutable {
     /// Whether a run waits for the device after each step.
     pub(in crate::cuda) fn waits_after_steps(&self) -> bool {
         self.source.options.check_each_step
+    }
+
+    /// How the steps of runs from now on reach the device. What each way needs is made when it is first used, and kept; with
+    /// [`ExecutableOptions::check_each_step`] all is direct.
+    pub fn set_execution(&mut self, execution: Execution) {
+        if !self.source.options.check_each_step {
+            self.execution = execution;
+        }
+    }
+
+    /// Drops what ways of execution other than the present one need.
+    pub fn keep_execution(&mut self) {
+        let execution = self.execution;
+        self.forms.retain(|form| form.execution == execution);
     }
 
     /// The stream that it runs in on tensors of the host.
@@ -382,10 +357,11 @@ impl CudaExecutable {
     /// # Errors
     /// If a host routine fails, or the device does; faults of kernels may be reported by a later call.
     pub(super) fn enqueue(&mut self) -> Result<(), ExecutableError> {
-        for idx in 0..self.segments.len() {
-            match &self.segments[idx] {
+        for idx in 0..self.form().map_or(0, |form| form.segments.len()) {
+            let Some(segment) = self.form().map(|form| &form.segments[idx]) else { break };
+            match segment {
                 Segment::Host(step) => self.run_host(*step)?,
-                Segment::Graph(GraphSegment { steps, graph, .. }) => {
+                Segment::Graph(GraphSegment { steps, graph }) => {
                     let launched =
                         graph.launch(&self.current, || format!("launching {}", self.kernels(steps)));
                     let steps = steps.clone();
@@ -563,151 +539,15 @@ impl CudaExecutable {
             (Action::Copy { .. } | Action::Host(_), None) => String::new(),
         }
     }
-
-    /// The steps, cut at host routines.
-    fn split(&self) -> Result<Vec<Segment>, CudaError> {
-        let steps = &self.source.program.steps;
-        let is_host = |idx: &usize| matches!(steps[*idx].action, Action::Host(_));
-        let mut segments = Vec::new();
-        let mut start = 0;
-        for host in (0..steps.len()).filter(is_host).chain([steps.len()]) {
-            if start < host {
-                segments.push(self.segment(start..host)?);
-            }
-            if host < steps.len() {
-                segments.push(Segment::Host(host));
-            }
-            start = host + 1;
-        }
-        Ok(segments)
-    }
-
-    /// Finds what `boundary_steps` holds.
-    fn find_boundary(&self) -> Vec<BoundaryStep> {
-        let node_of = |step: usize| {
-            self.segments.iter().enumerate().find_map(|(number, segment)| {
-                let Segment::Graph(GraphSegment { nodes, .. }) = segment else { return None };
-                nodes.iter().find(|(other, _)| *other == step).map(|&(_, node)| (number, node))
-            })
-        };
-        let step = |(step, info): (usize, &CudaStep)| {
-            let ports = info.buffers().into_iter().map(|buffer| buffer.base);
-            let ports: Vec<Base> = ports.filter(|base| is_port(*base)).collect();
-            let can_move = self.calls.of(step).is_none() && !ports.is_empty();
-            can_move.then(|| BoundaryStep { step, ports, node: node_of(step) })
-        };
-        self.source.program.steps.iter().enumerate().filter_map(step).collect()
-    }
-
-    fn segment(&self, steps: Range<usize>) -> Result<Segment, CudaError> {
-        if self.source.options.check_each_step || self.source.options.execution == Execution::Direct {
-            return Ok(Segment::Direct(steps));
-        }
-        let builder = GraphBuilder::new(self.stream.context())?;
-        let GraphPart { nodes, .. } = self.add_steps(&builder, steps.clone(), GraphEnd::default())?;
-        Ok(Segment::Graph(GraphSegment { steps, graph: builder.build(&self.stream)?, nodes }))
-    }
-
-    /// For each of these steps those of them that it depends on.
-    fn waits(&self, steps: Range<usize>) -> Vec<Vec<usize>> {
-        match self.source.options.execution {
-            Execution::Direct | Execution::StraightGraph => {
-                (0..steps.len()).map(|idx| idx.checked_sub(1).into_iter().collect()).collect()
-            }
-            Execution::BranchedGraph => {
-                let ranges: Vec<_> =
-                    self.source.program.steps[steps].iter().map(|step| step.buffers()).collect();
-                dependencies(&ranges)
-            }
-        }
-    }
-
-    /// Adds these steps, none of which is a host routine, to a graph after `start`.
-    pub(in crate::cuda) fn add_steps(
-        &self,
-        builder: &GraphBuilder,
-        steps: Range<usize>,
-        start: GraphEnd,
-    ) -> Result<GraphPart, CudaError> {
-        let mut nodes = Vec::new();
-        let waits = self.waits(steps.clone());
-        let allow_early = self.source.options.allow_programmatic && builder.has_programmatic_edges();
-        // For each step the nodes that later steps depend on: its own, or those that it depends on if it does nothing.
-        let mut ends: Vec<GraphEnd> = Vec::with_capacity(steps.len());
-        // The node of the last library call that uses the workspace: the next such call depends on it.
-        let mut workspace_end: Vec<Node> = Vec::new();
-        for (idx, waits) in steps.zip(&waits) {
-            let before = if waits.is_empty() { start.clone() } else { GraphEnd::of(&ends, waits) };
-            let mut after = before.nodes;
-            let call = self.calls.of(idx);
-            let captured = call.and_then(Call::captured);
-            if call.is_some_and(Call::needs_workspace) {
-                workspace_end.retain(|node| !after.contains(node));
-                after.append(&mut workspace_end);
-            }
-            let node = match (&self.source.program.steps[idx].action, captured) {
-                (Action::Launch(_), Some(captured)) => Some(builder.add_captured(captured, &after)?),
-                (Action::Launch(launch), None) => {
-                    let (function, shape) = (&launch.function, &launch.shape);
-                    // A programmatic edge is the only one, because `griddepcontrol.wait` waits for all of them.
-                    let is_early = allow_early && shape.is_programmatic && before.is_kernel;
-                    let pointers = self.arguments[idx].pointers();
-                    // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
-                    Some(unsafe { builder.add_kernel(function, shape, pointers, &after, is_early)? })
-                }
-                (Action::Copy { from, to }, _) if is_move(from, to) => {
-                    let (from_address, to_address) =
-                        (self.placement.address(from), self.placement.address(to));
-                    Some(builder.add_copy(from_address, to_address, from.len_bytes, &after)?)
-                }
-                (Action::Copy { .. } | Action::Host(_), _) => None,
-            };
-            if call.is_some_and(Call::needs_workspace) {
-                workspace_end.extend(node);
-            }
-            nodes.extend(node.map(|node| (idx, node)));
-            let is_launch = matches!(self.source.program.steps[idx].action, Action::Launch(_));
-            let is_kernel = is_launch && captured.is_none();
-            ends.push(GraphEnd { nodes: node.map_or(after, |node| vec![node]), is_kernel });
-        }
-        let is_last = |idx: &usize| !waits.iter().any(|waits| waits.contains(idx));
-        let last: Vec<usize> = (0..ends.len()).filter(is_last).collect();
-        let end = if last.is_empty() { start } else { GraphEnd::of(&ends, &last) };
-        Ok(GraphPart { end, nodes })
-    }
-}
-
-/// Steps that were added to a graph.
-pub(in crate::cuda) struct GraphPart {
-    /// The nodes that come last.
-    pub(in crate::cuda) end: GraphEnd,
-    /// The node of each step that has one.
-    nodes: Vec<(usize, Node)>,
-}
-
-/// The nodes that steps after a part of a graph depend on.
-#[derive(Clone, Default)]
-pub(in crate::cuda) struct GraphEnd {
-    nodes: Vec<Node>,
-    /// Whether it is one kernel, which a programmatic edge may leave.
-    is_kernel: bool,
-}
-
-impl GraphEnd {
-    /// The nodes of several steps together.
-    fn of(ends: &[Self], steps: &[usize]) -> Self {
-        let nodes = steps.iter().flat_map(|&step| ends[step].nodes.iter().copied()).collect();
-        Self { nodes, is_kernel: matches!(steps[..], [step] if ends[step].is_kernel) }
-    }
 }
 
 /// True unless the copy has nothing to do.
-fn is_move(from: &BufferRef, to: &BufferRef) -> bool {
+pub(super) fn is_move(from: &BufferRef, to: &BufferRef) -> bool {
     from.len_bytes > 0 && (from.base, from.offset_bytes) != (to.base, to.offset_bytes)
 }
 
 /// True for memory of the caller.
-fn is_port(base: Base) -> bool {
+pub(super) fn is_port(base: Base) -> bool {
     matches!(base, Base::Input(_) | Base::Output(_))
 }
 

@@ -3,6 +3,7 @@
 mod dependencies;
 pub(super) mod device_tensors;
 pub(super) mod executable;
+mod form;
 mod graph;
 mod host_inputs;
 pub(super) mod launch;

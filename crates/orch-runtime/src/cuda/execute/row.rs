@@ -1,6 +1,7 @@
 //! Runs one after the other in one graph: the time of a run on a device that has the next one enqueued.
 
-use super::executable::{CudaExecutable, ExecutableError, GraphEnd};
+use super::executable::{CudaExecutable, ExecutableError};
+use super::form::GraphEnd;
 use super::graph::{Graph, GraphBuilder};
 use super::launch::Action;
 use super::timing::{TimeOptions, time_on_device};

@@ -5,7 +5,7 @@ use crate::cuda::driver::device::Context;
 use crate::cuda::driver::memory::DeviceBuffer;
 use crate::cuda::execute::graph::{Captured, GraphBuilder};
 use crate::cuda::testing::{Fake, floats, function};
-use crate::cuda::{CudaStep, ExecutableOptions, Execution, LaunchShape, Program};
+use crate::cuda::{CudaStep, ExecutableOptions, Execution, Launch, LaunchShape, Program};
 use crate::program::{HostStep, TensorRef};
 use orch_ir::{DType, Tensor};
 
@@ -13,6 +13,21 @@ const ELEMS: usize = 4;
 const BYTES: usize = 4 * ELEMS;
 
 const EXECUTIONS: [Execution; 3] = [Execution::Direct, Execution::StraightGraph, Execution::BranchedGraph];
+
+#[test]
+fn written_ranges_that_overlap_others_are_found() {
+    let (a, b, c, inside, empty) = (0..8, 8..16, 12..20, 13..14, 4..4);
+    let of = |written: &[&Range<Address>], read: &[&Range<Address>]| {
+        let owned = |ranges: &[&Range<Address>]| ranges.iter().copied().cloned().collect::<Vec<_>>();
+        overlapping(&owned(written), &owned(read))
+    };
+    assert_eq!(of(&[&a, &b], &[]), [false, false]);
+    assert_eq!(of(&[&a, &b, &c], &[]), [false, true, true]);
+    assert_eq!(of(&[&c, &a], &[&b, &b]), [true, false]);
+    assert_eq!(of(&[&a, &b], &[&inside, &empty]), [false, true]);
+    assert_eq!(of(&[&empty, &inside], &[&a, &c]), [false, true]);
+    assert_eq!(of(&[&b, &b], &[]), [true, true]);
+}
 
 fn read(base: Base, slot: usize) -> BufferRef {
     BufferRef::read(base, slot * BYTES, BYTES)
