@@ -9,8 +9,6 @@ use orch_runtime::cuda::{
 };
 use orch_runtime::program::{Base, BufferRef};
 
-const EXECUTIONS: [Execution; 3] = [Execution::Direct, Execution::StraightGraph, Execution::BranchedGraph];
-
 const THREADS: u32 = 256;
 const BLOCKS: u32 = 1024;
 const BYTES: usize = 4 * (THREADS * BLOCKS) as usize;
@@ -166,7 +164,7 @@ fn run(
 fn programs_run_in_every_way() {
     let Some(setting) = setting() else { return };
     let x = |idx: usize| (idx % 1000) as f32;
-    for execution in EXECUTIONS {
+    for execution in Execution::ALL {
         let out = run(&setting, setting.branches(), execution, &floats(x)).unwrap();
         let expected = floats(|idx| (x(idx) + 3.0) / 2.0 + x(idx) / 2.0 + (x(idx) + 3.0) / 2.0);
         assert!(out == expected, "{execution:?}");
@@ -179,7 +177,7 @@ fn large_shared_memory_and_clusters() {
     let (x, out) = (place(Base::Input(0), 0), place(Base::Output(0), 0));
     let threads = THREADS as usize;
     let shape = LaunchShape { shared_bytes: 64 * 4 * THREADS, ..LaunchShape::new(BLOCKS, THREADS) };
-    for execution in EXECUTIONS {
+    for execution in Execution::ALL {
         let program = setting.program(vec![setting.launch("reverse", shape, &[x, out])]);
         let result = run(&setting, program, execution, &floats(|idx| idx as f32)).unwrap();
         let expected = floats(|idx| (idx / threads * threads + threads - 1 - idx % threads) as f32);
@@ -197,7 +195,7 @@ fn large_shared_memory_and_clusters() {
 #[test]
 fn times_are_plausible() {
     let Some(setting) = setting() else { return };
-    for execution in EXECUTIONS {
+    for execution in Execution::ALL {
         for allow_programmatic in [false, true] {
             let options = ExecutableOptions { execution, allow_programmatic, ..ExecutableOptions::default() };
             let mut executable = CudaExecutable::new(&setting.context, setting.branches(), options).unwrap();

@@ -4,7 +4,7 @@ use crate::print::note_line;
 use bytes::Bytes;
 use clap::Args;
 use orchestrion::manifest::{Device, Manifest, Port};
-use orchestrion::{Artifact, DType, Error, Executable, Model, Options, RunOptions, Shape, Tensor, npy};
+use orchestrion::{Artifact, DType, Error, Model, Options, Shape, Tensor, npy};
 use std::path::{Path, PathBuf};
 
 /// Where the inputs of a run come from; those that are not given are generated.
@@ -88,11 +88,6 @@ pub fn note_modelled_threads(manifest: &Manifest, threads: usize) {
     if let Some(modelled) = modelled.filter(|&modelled: &usize| modelled != measured) {
         note_line(format_args!("modelled times are for {modelled} threads, measured ones of {measured}"));
     }
-}
-
-/// The executable of an `.orc` file or a model.
-pub fn executable(path: &Path, options: &Options, threads: usize) -> Result<Executable, Error> {
-    Executable::load(artifact(path, options)?, RunOptions::of(options, threads))
 }
 
 /// The bytes of a file, mapped.

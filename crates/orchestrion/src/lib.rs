@@ -54,7 +54,7 @@ pub use orch_files::{default_cache_folder, remove_unfinished, whole_file};
 pub use orch_ir::{DType, Shape, Tensor, message};
 pub use orch_onnx::{Declaration, DeclaredDim, DeclaredPort, decode_tensor};
 pub use orch_runtime::cpu::AlignedBuffer;
-pub use orch_runtime::cuda::{Context as Gpu, DeviceAddress, Library, Nvtx, SearchPaths, Stream};
+pub use orch_runtime::cuda::{Context as Gpu, DeviceAddress, Execution, Library, Nvtx, SearchPaths, Stream};
 pub use orch_runtime::view::{
     Overlap, OverlapWith, TensorView, TensorViewMut, ViewError, extent, first_overlap, is_row_major,
 };
@@ -64,6 +64,7 @@ pub use plan::explain;
 pub use plan::planned::Planned;
 pub use run::device::{DeviceInput, DeviceRun, DeviceTensor};
 pub use run::executable::{Executable, OutputBuffers, RunContext, RunsInARow, StepTime, aligned};
+pub use run::launches::LaunchChoice;
 pub use run::options::{DeviceCache, RunOptions, check_input};
 pub use run::{compare, npy};
 pub use tools::{cache, conformance, doctor, plan_text, superoptimize, verification};

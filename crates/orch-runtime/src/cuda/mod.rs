@@ -31,6 +31,7 @@ pub use execute::executable::{CudaExecutable, CudaProgram, ExecutableError, Exec
 pub use execute::launch::{Action, CudaStep, Launch, Program, TensorMapShape};
 pub use execute::ranges::ProfilerRanges;
 pub use execute::row::Row;
+pub use execute::run_timer::TimedRun;
 pub use execute::timing::{TimeOptions, time_on_device};
 pub use vendor::convolution::{Convolution, Pixels, Sliding};
 pub use vendor::cublaslt::CublasLt;

@@ -3,7 +3,10 @@
 use crate::print::outln;
 use crate::{CompileArguments, data};
 use clap::Args;
-use orchestrion::{DeviceCache, Error, OutputBuffers, RunContext, RunsInARow, Tensor, TensorView};
+use orchestrion::{
+    DeviceCache, Error, Executable, Execution, OutputBuffers, RunContext, RunOptions, RunsInARow, Tensor,
+    TensorView,
+};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -28,6 +31,10 @@ pub struct Arguments {
     /// Time N runs in a row, each on tensors of its own: what a run takes of a GPU that has the next one at hand
     #[arg(long, value_name = "N", requires = "device_only", conflicts_with = "cold", value_parser = parse_row)]
     in_a_row: Option<usize>,
+    /// How steps reach a GPU: one call of the driver each (direct), or a graph of a line or with branches (default: what takes least, found by
+    /// up to 200 ms of runs)
+    #[arg(long, value_name = "WAY", value_parser = parse_way)]
+    launches: Option<Execution>,
     /// Also show the time of each step
     #[arg(long)]
     steps: bool,
@@ -52,12 +59,16 @@ const MIN_RUNS: usize = 5;
 /// Times whole runs, and steps if asked.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let base_kib = resident_kib();
-    let executable = data::executable(&arguments.model, &arguments.compile.options(), arguments.threads)?;
+    let options = arguments.compile.options();
+    let run_options =
+        RunOptions { execution: arguments.launches, ..RunOptions::of(&options, arguments.threads) };
+    let executable = Executable::load(data::artifact(&arguments.model, &options)?, run_options)?;
     let mut context = executable.context()?;
     let inputs = arguments.inputs.tensors(&context.manifest().inputs)?;
     let mut buffers = OutputBuffers::new(context.manifest())?;
     // A GPU has the inputs from the first run on.
     context.run_views(&views(&inputs), &mut buffers.views())?;
+    let launches = context.choose_launches()?;
     let clock = match (arguments.device_only, arguments.in_a_row, arguments.cold) {
         (false, ..) => Clock::Host,
         (true, Some(runs), _) => Clock::Row(context.in_a_row(runs)?),
@@ -81,6 +92,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         outln!("{figures}");
     } else {
         outln!("median {}, best {} of {} runs", shown(median), shown(min), samples_ms.len());
+        if let Some(launches) = launches {
+            outln!("{launches}");
+        }
     }
     if arguments.steps {
         print_steps(&mut context, &inputs, samples_ms.len().min(30), arguments.threads)?;
@@ -99,6 +113,12 @@ const MAX_SECONDS: f64 = 3600.0;
 fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.0..=MAX_SECONDS).contains(seconds));
     seconds.ok_or_else(|| format!("expected a number of seconds from 0 to {MAX_SECONDS}"))
+}
+
+fn parse_way(text: &str) -> Result<Execution, String> {
+    let found = Execution::ALL.into_iter().find(|way| way.name() == text);
+    let names = Execution::ALL.map(Execution::name).join(", ");
+    found.ok_or_else(|| format!("expected one of {names}"))
 }
 
 /// Most runs in a row.

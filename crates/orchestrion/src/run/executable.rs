@@ -1,5 +1,6 @@
 //! Running: an artifact with its kernels loaded, and contexts of it with working memory.
 
+use super::launches::{LaunchChoice, Launches};
 use super::load;
 use super::options::{DeviceCache, RunOptions, check_count, check_port};
 use crate::Error;
@@ -11,6 +12,7 @@ use orch_runtime::view::{TensorView, TensorViewMut};
 use orch_runtime::{cpu, cuda};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// A compiled model, ready to run, from several threads at the same time too: each run takes a context that no other uses, which is
 /// made if there is none. All share code, weights and threads.
@@ -21,7 +23,7 @@ pub struct Executable {
 
 /// Working memory for one run of an [`Executable`] at a time. It keeps the executable's code and weights in memory.
 pub struct RunContext {
-    loaded: Arc<Loaded>,
+    pub(super) loaded: Arc<Loaded>,
     pub(super) inner: Inner,
     /// The updatable constants that a GPU has.
     pub(super) uploaded: Option<Arc<[Tensor]>>,
@@ -35,6 +37,8 @@ pub(super) struct Loaded {
     updatable: RwLock<Arc<[Tensor]>>,
     /// How it runs.
     options: RunOptions,
+    /// How the steps of a run reach a GPU.
+    pub(super) launches: Launches,
 }
 
 /// What runs, without working memory.
@@ -42,6 +46,9 @@ enum Program {
     Cpu(cpu::CpuProgram),
     Cuda(cuda::CudaProgram),
 }
+
+/// How long runs may take that only serve to choose how steps reach a GPU.
+const MOST_EXTRA_RUNS: Duration = Duration::from_millis(200);
 
 /// What runs it.
 pub(super) enum Inner {
@@ -71,7 +78,8 @@ impl Executable {
             Device::Cuda => Program::Cuda(load::on_gpu(manifest, parts, &options)?),
         };
         let updatable = RwLock::new(initial_values(&artifact)?);
-        let loaded = Arc::new(Loaded { artifact, program, updatable, options });
+        let launches = Launches::new(options.execution);
+        let loaded = Arc::new(Loaded { artifact, program, updatable, options, launches });
         let first = loaded.context()?;
         Ok(Self { loaded, idle: Mutex::new(vec![first]) })
     }
@@ -223,6 +231,7 @@ impl RunContext {
             Inner::Cuda(inner) => {
                 // What is uploaded takes the place of constants that a run on tensors of the GPU has left there.
                 self.uploaded = None;
+                self.loaded.launches.before(inner)?;
                 run_on_gpu(inner, inputs, outputs)
             }
         }
@@ -240,8 +249,28 @@ impl RunContext {
         self.check(inputs, outputs)?;
         match &mut self.inner {
             Inner::Cpu(_) => self.run_views(inputs, outputs),
-            Inner::Cuda(inner) => inner.run_on_device(1).map_err(Error::from),
+            Inner::Cuda(inner) => {
+                self.loaded.launches.before(inner)?;
+                inner.run_on_device(1).map_err(Error::from)
+            }
         }
+    }
+
+    /// Makes runs on the inputs of the last run, for at most 200 ms, until it is known how the steps of a run reach the GPU at the least
+    /// cost, and says how; `None` on a CPU.
+    ///
+    /// # Errors
+    /// As [`RunContext::run_again`].
+    pub fn choose_launches(&mut self) -> Result<Option<LaunchChoice>, Error> {
+        let Inner::Cuda(inner) = &mut self.inner else { return Ok(None) };
+        let (launches, start) = (&self.loaded.launches, Instant::now());
+        while launches.choice().is_none() && start.elapsed() < MOST_EXTRA_RUNS {
+            launches.before(inner)?;
+            inner.run_on_device(1).map_err(Error::from)?;
+        }
+        let choice = launches.decide();
+        launches.before(inner)?;
+        Ok(Some(choice))
     }
 
     /// Microseconds of runs on the inputs of the last run, by the GPU's own clock, each begun with such a cache.

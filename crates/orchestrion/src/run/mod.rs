@@ -1,6 +1,6 @@
 //! Running: an artifact with its kernels loaded and its memory allocated.
 //!
-//! [`executable`] is what callers use, with [`device`] for tensors in a GPU's memory; [`load`] makes the runtime's program of a manifest, [`launch`] and [`host`] its steps.
+//! [`executable`] is what callers use, with [`device`] for tensors in a GPU's memory; [`launches`] chooses how a GPU is given the steps. [`load`] makes the runtime's program of a manifest, [`launch`] and [`host`] its steps.
 //! [`emulate`] runs a plan by the interpreter of thread programs, without a device. [`compare`] and [`npy`] serve tensors that
 //! are given and expected.
 
@@ -10,6 +10,7 @@ mod emulate;
 pub mod executable;
 pub mod host;
 pub mod launch;
+pub mod launches;
 pub mod load;
 pub mod npy;
 pub mod options;

@@ -3,7 +3,7 @@
 use crate::manifest::Port;
 use crate::{Error, Options};
 use orch_ir::{DType, Shape, Tensor};
-use orch_runtime::cuda::SearchPaths;
+use orch_runtime::cuda::{Execution, SearchPaths};
 
 /// How an executable runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -14,6 +14,8 @@ pub struct RunOptions {
     pub device: usize,
     /// Where to look for the NVIDIA driver, and for libraries that executables may call.
     pub cuda: SearchPaths,
+    /// How the steps of a run reach a GPU; by default what costs least, found by timing the first runs.
+    pub execution: Option<Execution>,
     /// Waits after each step on a GPU, so that an error names its kernel: slow.
     pub check_each_step: bool,
 }
@@ -22,7 +24,7 @@ impl RunOptions {
     /// How to run on so many threads what these options compile: on their GPU, with their libraries.
     pub fn of(options: &Options, threads: usize) -> Self {
         let (device, cuda) = (options.gpu().unwrap_or(0), options.cuda.clone());
-        Self { threads, device, cuda, check_each_step: false }
+        Self { threads, device, cuda, execution: None, check_each_step: false }
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::device::Context;
 use super::error::CudaError;
-use super::sys::{Address, CAPTURE_NONE, DriverHandle, EVENT_DEFAULT, STREAM_NON_BLOCKING, WAIT_VALUE_EQUAL};
+use super::sys::{
+    Address, CAPTURE_NONE, DriverHandle, EVENT_DEFAULT, NOT_READY, STREAM_NON_BLOCKING, WAIT_VALUE_EQUAL,
+};
 use std::ffi::c_void;
 use std::fmt;
 
@@ -177,6 +179,21 @@ impl Event {
         // SAFETY: both live as long as their borrows.
         let status = unsafe { (driver.api.event_record)(self.handle, stream.handle) };
         driver.check(status, || "recording an event".into())
+    }
+
+    /// Whether the device has reached it.
+    ///
+    /// # Errors
+    /// If work before it failed.
+    pub fn is_reached(&self) -> Result<bool, CudaError> {
+        let driver = self.context.enter()?;
+        // SAFETY: the event lives as long as `self`.
+        let status = unsafe { (driver.api.event_query)(self.handle) };
+        if status == NOT_READY {
+            return Ok(false);
+        }
+        driver.check(status, || "asking for an event".into())?;
+        Ok(true)
     }
 
     /// Waits until the device has reached it.

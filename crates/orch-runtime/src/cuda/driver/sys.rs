@@ -51,6 +51,7 @@ symbol_table! {
         event_create = c"cuEventCreate": fn(*mut DriverHandle, c_uint) -> DriverStatus;
         event_destroy = c"cuEventDestroy_v2": fn(DriverHandle) -> DriverStatus;
         event_record = c"cuEventRecord": fn(DriverHandle, DriverHandle) -> DriverStatus;
+        event_query = c"cuEventQuery": fn(DriverHandle) -> DriverStatus;
         event_synchronize = c"cuEventSynchronize": fn(DriverHandle) -> DriverStatus;
         event_elapsed = c"cuEventElapsedTime": fn(*mut f32, DriverHandle, DriverHandle) -> DriverStatus;
 
@@ -203,6 +204,9 @@ pub(in crate::cuda) const CAPTURE_NONE: c_int = 0;
 pub(in crate::cuda) const WAIT_VALUE_EQUAL: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`: the capturing thread may load modules meanwhile.
 pub(in crate::cuda) const CAPTURE_RELAXED: c_int = 2;
+/// `CUDA_ERROR_NOT_READY`: what was asked for is not done yet.
+pub(in crate::cuda) const NOT_READY: DriverStatus = 600;
+
 /// `CU_EVENT_DEFAULT`: with time.
 pub(in crate::cuda) const EVENT_DEFAULT: c_uint = 0;
 

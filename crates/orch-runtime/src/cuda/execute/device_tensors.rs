@@ -130,8 +130,10 @@ impl CudaExecutable {
             let arena = scratch.map_or_else(|| self.placement.arena(), DeviceAddress::get);
             self.enqueue_once(stream, &ports, arena)?;
         } else {
-            self.bind(ports)?;
-            self.enqueue()?;
+            self.timed(|executable| {
+                executable.bind(ports)?;
+                executable.enqueue()
+            })?;
         }
         Ok(enqueue_copies(stream, &after)?)
     }

@@ -9,6 +9,7 @@ use super::launch::{Action, Program};
 use super::library_calls::{CallMode, Calls};
 use super::placement::{Arguments, Packed, Placement, Ports, upload_constants};
 use super::ranges::{OpenRange, ProfilerRanges};
+use super::run_timer::RunTimer;
 use super::timing::BatchHold;
 use crate::cuda::driver::device::Context;
 use crate::cuda::driver::error::CudaError;
@@ -30,6 +31,20 @@ pub enum Execution {
     /// Graphs whose independent steps may run at the same time.
     #[default]
     BranchedGraph,
+}
+
+impl Execution {
+    /// All ways, the simplest first.
+    pub const ALL: [Self; 3] = [Self::Direct, Self::StraightGraph, Self::BranchedGraph];
+
+    /// Its name in commands and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Execution::Direct => "direct",
+            Execution::StraightGraph => "line",
+            Execution::BranchedGraph => "branched",
+        }
+    }
 }
 
 /// How a program is run.
@@ -81,6 +96,7 @@ pub struct CudaExecutable {
     pub(super) forms: Vec<Form>,
     /// How the next run's steps reach the device.
     pub(super) execution: Execution,
+    pub(super) timer: RunTimer,
     pub(super) calls: Calls,
     pub(super) arguments: Vec<Arguments>,
     /// What all arguments have the addresses of; `None` if that is not known.
@@ -186,6 +202,7 @@ impl CudaExecutable {
         let mut executable = Self {
             forms: Vec::new(),
             execution,
+            timer: RunTimer::default(),
             calls,
             arguments: Vec::new(),
             arguments_ports: None,
@@ -231,10 +248,11 @@ impl CudaExecutable {
         }
     }
 
-    /// Drops what ways of execution other than the present one need.
-    pub fn keep_execution(&mut self) {
-        let execution = self.execution;
-        self.forms.retain(|form| form.execution == execution);
+    /// As [`set_execution`](Self::set_execution), for good: what other ways need is dropped.
+    pub fn fix_execution(&mut self, execution: Execution) {
+        self.set_execution(execution);
+        let kept = self.execution;
+        self.forms.retain(|form| form.execution == kept);
     }
 
     /// The stream that it runs in on tensors of the host.
@@ -258,7 +276,7 @@ impl CudaExecutable {
         self.use_own()?;
         // SAFETY: the inputs stay borrowed until `finish` has waited.
         let mut done = unsafe { self.begin_upload(inputs) }.map_err(ExecutableError::from);
-        done = done.and_then(|()| self.enqueue());
+        done = done.and_then(|()| self.timed(Self::enqueue));
         // SAFETY: the outputs stay borrowed, by this function alone, until `finish` has waited.
         done = done.and_then(|()| Ok(unsafe { self.begin_download(outputs) }?));
         self.finish(done)
@@ -284,7 +302,7 @@ impl CudaExecutable {
         self.use_own()?;
         let done = (0..runs).try_for_each(|_| {
             let _range = self.begin_range();
-            self.enqueue()
+            self.timed(Self::enqueue)
         });
         self.finish(done)
     }
@@ -365,18 +383,14 @@ impl CudaExecutable {
                     let launched =
                         graph.launch(&self.current, || format!("launching {}", self.kernels(steps)));
                     let steps = steps.clone();
-                    self.is_pending(steps);
-                    launched.map_err(|error| self.blame(error))?;
-                }
-                Segment::Direct(steps) => {
-                    let first = steps.start;
-                    for step in steps.clone() {
-                        self.enqueue_step(step, step > first)?;
-                        if self.source.options.check_each_step {
-                            self.wait()?;
-                        }
+                    self.is_pending(steps.clone());
+                    match launched {
+                        // Graphs take memory of the device when they are launched; a launch of a kernel takes none.
+                        Err(CudaError::OutOfMemory { .. }) => self.enqueue_steps(steps)?,
+                        launched => launched.map_err(|error| self.blame(error))?,
                     }
                 }
+                Segment::Direct(steps) => self.enqueue_steps(steps.clone())?,
             }
         }
         Ok(())
@@ -417,6 +431,18 @@ impl CudaExecutable {
             Action::Host(_) => self.run_host(idx),
             Action::Launch(_) | Action::Copy { .. } => Ok(self.enqueue_step(idx, true)?),
         }
+    }
+
+    /// Enqueues steps, none of which is a host routine, one call of the driver each.
+    fn enqueue_steps(&mut self, steps: Range<usize>) -> Result<(), CudaError> {
+        let first = steps.start;
+        for step in steps {
+            self.enqueue_step(step, step > first)?;
+            if self.source.options.check_each_step {
+                self.wait()?;
+            }
+        }
+        Ok(())
     }
 
     /// Enqueues a launch or a copy. Programmatic dependent launch is only for steps that `follow` steps of the same run:

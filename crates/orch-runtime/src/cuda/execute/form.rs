@@ -155,14 +155,15 @@ impl CudaExecutable {
         let mut start = 0;
         for host in (0..steps.len()).filter(is_host).chain([steps.len()]) {
             if start < host {
-                segments.push(match self.execution {
-                    Execution::Direct => Segment::Direct(start..host),
-                    Execution::StraightGraph | Execution::BranchedGraph => {
-                        let builder = GraphBuilder::new(self.stream().context())?;
-                        let part = self.add_steps(&builder, start..host, GraphEnd::default())?;
+                let graph = match self.execution {
+                    Execution::Direct => None,
+                    Execution::StraightGraph | Execution::BranchedGraph => self.graph_of(start..host)?,
+                };
+                segments.push(match graph {
+                    None => Segment::Direct(start..host),
+                    Some((graph, of_steps)) => {
                         let number = segments.len();
-                        part.nodes.into_iter().for_each(|(step, node)| nodes[step] = Some((number, node)));
-                        let graph = builder.build(self.stream())?;
+                        of_steps.into_iter().for_each(|(step, node)| nodes[step] = Some((number, node)));
                         Segment::Graph(GraphSegment { steps: start..host, graph })
                     }
                 });
@@ -173,6 +174,17 @@ impl CudaExecutable {
             start = host + 1;
         }
         Ok(Form { execution: self.execution, segments, nodes, ports: Some(self.placement.ports.clone()) })
+    }
+
+    /// A graph of steps, none of which is a host routine, and their nodes; `None` if the device has no memory for it.
+    fn graph_of(&self, steps: Range<usize>) -> Result<Option<(Graph, Vec<(usize, Node)>)>, CudaError> {
+        let builder = GraphBuilder::new(self.stream().context())?;
+        let part = self.add_steps(&builder, steps, GraphEnd::default())?;
+        match builder.build(self.stream()) {
+            Ok(graph) => Ok(Some((graph, part.nodes))),
+            Err(CudaError::OutOfMemory { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// For each of these steps those of them that it depends on.

@@ -11,4 +11,5 @@ mod library_calls;
 mod placement;
 pub(super) mod ranges;
 pub(super) mod row;
+pub(super) mod run_timer;
 pub(super) mod timing;

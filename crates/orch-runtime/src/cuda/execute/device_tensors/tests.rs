@@ -12,8 +12,6 @@ use orch_ir::{DType, Tensor};
 const ELEMS: usize = 4;
 const BYTES: usize = 4 * ELEMS;
 
-const EXECUTIONS: [Execution; 3] = [Execution::Direct, Execution::StraightGraph, Execution::BranchedGraph];
-
 #[test]
 fn written_ranges_that_overlap_others_are_found() {
     let (a, b, c, inside, empty) = (0..8, 8..16, 12..20, 13..14, 4..4);
@@ -118,7 +116,7 @@ fn addresses(of: &[u64]) -> Vec<DeviceAddress> {
 fn tensors_are_read_and_written_where_they_are() {
     let fake = Fake::new();
     let context = fake.context();
-    for execution in EXECUTIONS {
+    for execution in Execution::ALL {
         let mut executable = executable(&context, program(&context), execution);
         let caller = Caller::new(&context);
         // The results of all runs stay.
@@ -185,10 +183,47 @@ fn what_was_not_set_is_set_again() {
 }
 
 #[test]
+fn ways_of_execution_change_between_runs_of_other_addresses() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let mut executable = executable(&context, program(&context), Execution::Direct);
+    let caller = Caller::new(&context);
+    let mut kept = Vec::new();
+    executable.set_timed(true);
+    for run in 0..7 {
+        executable.set_execution(Execution::ALL[run % 3]);
+        let (x, y) = (caller.tensor(run as f32), caller.tensor(10.0));
+        let (first, second) = (caller.tensor(0.0), caller.tensor(0.0));
+        // Each graph is used again three runs later, when all has moved.
+        let (inputs, outputs) = ([x.address(), y.address()], [first.address(), second.address()]);
+        caller.run(&mut executable, &inputs, &outputs).unwrap();
+        assert_eq!(caller.value(&first), floats([-(run as f32 + 10.0); ELEMS]), "run {run}");
+        kept.extend([x, y, first, second]);
+    }
+    let timed: Vec<Execution> = executable.timed_runs().unwrap().iter().map(|run| run.execution).collect();
+    assert_eq!(timed, (0..7).map(|run| Execution::ALL[run % 3]).collect::<Vec<_>>());
+    assert!(executable.timed_runs().unwrap().is_empty(), "each is told once");
+    // What was chosen stays as it is bound; other graphs are gone, and made again when they are used again.
+    executable.set_timed(false);
+    executable.fix_execution(Execution::StraightGraph);
+    fake.log();
+    let [x, y, first, second] = [4, 5, 6, 7].map(|idx: usize| kept[idx].address());
+    let mut log_of = |execution: Execution| {
+        executable.set_execution(execution);
+        caller.run(&mut executable, &[x, y], &[first, second]).unwrap();
+        fake.log()
+    };
+    let line = log_of(Execution::StraightGraph);
+    assert!(line.contains("set node") && !line.contains("copy"), "{line}");
+    assert!(log_of(Execution::BranchedGraph).contains("node 2: copy"), "made again");
+    assert!(executable.timed_runs().unwrap().is_empty());
+}
+
+#[test]
 fn overlapping_and_misaligned_tensors_are_staged() {
     let fake = Fake::new();
     let context = fake.context();
-    for execution in EXECUTIONS {
+    for execution in Execution::ALL {
         let mut executable = executable(&context, program(&context), execution);
         let caller = Caller::new(&context);
         // The first output takes the place of an input.
@@ -243,7 +278,7 @@ fn launch_captured(caller: &Caller, captured: &Captured) {
 fn runs_become_part_of_graphs_of_the_caller() {
     let fake = Fake::new();
     let context = fake.context();
-    for execution in EXECUTIONS {
+    for execution in Execution::ALL {
         let mut executable = executable(&context, program(&context), execution);
         let caller = Caller::new(&context);
         let (x, y, first, second) =

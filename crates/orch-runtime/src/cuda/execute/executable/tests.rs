@@ -11,8 +11,6 @@ use orch_ir::{DType, Tensor};
 const ELEMS: usize = 4;
 const BYTES: usize = 4 * ELEMS;
 
-const EXECUTIONS: [Execution; 3] = [Execution::Direct, Execution::StraightGraph, Execution::BranchedGraph];
-
 fn arena(slot: usize) -> (Base, usize) {
     (Base::Arena, slot * BYTES)
 }
@@ -114,7 +112,7 @@ fn check_diamond(executable: &mut CudaExecutable, x: f32) {
 fn programs_run_in_every_way() {
     let fake = Fake::new();
     let context = fake.context();
-    for execution in EXECUTIONS {
+    for execution in Execution::ALL {
         let mut executable = executable(&context, diamond(&context), execution);
         for x in [1.0, -3.5, 1.0] {
             check_diamond(&mut executable, x);
@@ -165,7 +163,7 @@ fn tensor_map() -> TensorMapShape {
 fn tensor_maps_are_encoded_once() {
     let fake = Fake::new();
     let context = fake.context();
-    for execution in EXECUTIONS {
+    for execution in Execution::ALL {
         let mut executable = built(&context, with_tensor_map(&context, tensor_map()), execution);
         assert_eq!(fake.log().matches("tensor map of rank 2, 64 rows").count(), 1);
         let mut result = vec![0; BYTES];
@@ -304,7 +302,7 @@ fn copies_that_do_nothing_keep_the_order() {
     let fake = Fake::new();
     let context = fake.context();
     let nothing = BufferRef::write(Base::Arena, 0, 0);
-    for execution in EXECUTIONS {
+    for execution in Execution::ALL {
         let steps = vec![
             launch(&context, "neg", &[input(0), arena(0)]),
             CudaStep {
@@ -355,7 +353,7 @@ fn executables_of_a_program_share_constants_only() {
 fn times_are_those_of_the_device() {
     let fake = Fake::new();
     let context = fake.context();
-    for execution in EXECUTIONS {
+    for execution in Execution::ALL {
         let mut executable = executable(&context, early(&context), execution);
         let options = TimeOptions { warmup: 1, replays: 3, flush_l2: true };
         let near = |times: &[f64], expected: f64| times.iter().all(|time| (time - expected).abs() < 1e-2);

@@ -6,8 +6,6 @@ use crate::cuda::*;
 use crate::program::{Base, BufferRef};
 use std::sync::Arc;
 
-const EXECUTIONS: [Execution; 3] = [Execution::Direct, Execution::StraightGraph, Execution::BranchedGraph];
-
 /// A product in f32 of the first two tensors of a launch into the last one, with the third one as bias if there are four.
 fn product([batch, m, n, k]: [usize; 4], orders: [MatrixOrder; 2], has_bias: bool) -> MatrixProduct {
     let matrix = |argument, order, (rows, columns): (usize, usize)| {
@@ -132,7 +130,7 @@ fn tensors_of_the_device_are_staged_for_calls() {
     let (context, library) = (fake.context(), lt.load_cublaslt());
     let product = product([1, 2, 2, 2], [MatrixOrder::Rows; 2], false);
     const BYTES: usize = 16;
-    for execution in EXECUTIONS {
+    for execution in Execution::ALL {
         let mut program = single(&context, &library, &product, &[4, 4, 4]);
         // `-a`, by a kernel, into an output of its own.
         let shape = LaunchShape::new(1, 4);
@@ -222,7 +220,7 @@ fn calls_run_in_every_way() {
     for workspace in [0, 4096] {
         lt.set("workspace", "", workspace);
         let (context, library) = (fake.context(), lt.load_cublaslt());
-        for execution in EXECUTIONS {
+        for execution in Execution::ALL {
             let mut first = executable(&context, chain(&context, &library), execution);
             check_chain(&mut first);
             let mut second = first.duplicate_with_inputs().unwrap();

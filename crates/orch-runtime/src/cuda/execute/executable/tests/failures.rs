@@ -88,7 +88,7 @@ fn faulty_run(symbol: &str, options: ExecutableOptions) -> (CudaError, CudaError
 
 #[test]
 fn faults_are_blamed_on_the_kernels_that_ran() {
-    for execution in EXECUTIONS {
+    for execution in Execution::ALL {
         let options = ExecutableOptions { execution, ..ExecutableOptions::default() };
         let (first, second) = faulty_run("overrun", options);
         let text = first.to_string();
@@ -125,12 +125,24 @@ fn launches_that_fail_name_their_steps() {
     let fake = Fake::new();
     let context = fake.context();
     let mut executable = executable(&context, diamond(&context), Execution::BranchedGraph);
-    for (code, reason) in [(1, "the driver reports CUDA_ERROR_INVALID_VALUE"), (2, "out of device memory")] {
-        fake.fail("cuGraphLaunch", code, 0);
-        let text = executable.run_on_device(1).unwrap_err().to_string();
-        assert!(text.starts_with(reason), "{text}");
-        let steps = "while launching one of 4 kernels, from step `neg to arena[0, +16]` to step `neg to arena[16, +16]`";
-        assert!(text.contains(steps), "{text}");
+    fake.fail("cuGraphLaunch", 1, 0);
+    let text = executable.run_on_device(1).unwrap_err().to_string();
+    assert!(text.starts_with("the driver reports CUDA_ERROR_INVALID_VALUE"), "{text}");
+    let steps =
+        "while launching one of 4 kernels, from step `neg to arena[0, +16]` to step `neg to arena[16, +16]`";
+    assert!(text.contains(steps), "{text}");
+}
+
+#[test]
+fn without_memory_for_graphs_steps_are_launched_one_by_one() {
+    for symbol in ["cuGraphInstantiateWithFlags", "cuGraphLaunch"] {
+        let fake = Fake::new();
+        let context = fake.context();
+        let mut executable = executable(&context, diamond(&context), Execution::BranchedGraph);
+        fake.fail(symbol, 2, 0);
+        let (mut first, mut second) = (vec![0; BYTES], vec![0; BYTES]);
+        executable.run(&[&floats([1.0; ELEMS])], &mut [&mut first, &mut second]).unwrap();
+        assert_eq!((first, second), (floats([0.0; ELEMS]), floats([0.5; ELEMS])), "{symbol}");
     }
 }
 
