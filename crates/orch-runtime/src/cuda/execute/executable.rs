@@ -4,7 +4,6 @@
 //! (`device_tensors`). The steps between host routines are one graph each, built when the first run says where its tensors
 //! are. A node depends on those that wrote or read the bytes that it accesses, and on no others.
 
-use super::dependencies::dependencies;
 use super::graph::{Graph, GraphBuilder, Node};
 use super::host_inputs::HostInputs;
 use super::launch::{Action, CudaStep, Program};
@@ -16,6 +15,7 @@ use crate::cuda::driver::device::Context;
 use crate::cuda::driver::error::CudaError;
 use crate::cuda::driver::stream::{Event, Stream};
 use crate::cuda::driver::sys::Address;
+use crate::dependencies;
 use crate::program::{Base, BufferRef, ProgramError, RunError, StepProfile, check_sizes};
 use bytes::Bytes;
 use std::fmt;
