@@ -1,6 +1,7 @@
 //! Two plans side by side: which steps compute the same operators, and what changed most.
 
 use super::data::Report;
+use crate::manifest::StepInfo;
 use orch_ir::message;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -90,8 +91,23 @@ pub fn compare(first: &Report, second: &Report) -> Comparison {
     }
 }
 
+/// Operators in more steps than this tell little about which steps belong together: what each layer computes again, such as a mask.
+const FEW_STEPS: usize = 2;
+
+/// The operators of each step, without those of many steps where it has others.
 fn origins(report: &Report) -> Vec<BTreeSet<&str>> {
-    report.manifest.steps.iter().map(|step| step.origins.iter().map(String::as_str).collect()).collect()
+    let steps = &report.manifest.steps;
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for origin in steps.iter().flat_map(|step| &step.origins) {
+        *counts.entry(origin).or_default() += 1;
+    }
+    steps.iter().map(|step| origins_of(step, &counts)).collect()
+}
+
+fn origins_of<'a>(step: &'a StepInfo, counts: &HashMap<&str, usize>) -> BTreeSet<&'a str> {
+    let all = || step.origins.iter().map(String::as_str);
+    let own: BTreeSet<&str> = all().filter(|origin| counts[origin] <= FEW_STEPS).collect();
+    if own.is_empty() { all().collect() } else { own }
 }
 
 /// Disjoint sets.

@@ -3,9 +3,9 @@
 (() => {
   const { el, short, time, bytes, color, table, isKnown } = orchestrion;
 
-  const axis = (label, format) => ({
+  const axis = (label, format, size) => ({
     label, stroke: color("text"), grid: { stroke: color("frame") }, ticks: { stroke: color("frame") }, font: "12px system-ui, sans-serif",
-    labelFont: "12px system-ui, sans-serif", size: 70, values: format ? (_, all) => all.map((value) => (value === null ? "" : format(value))) : undefined,
+    labelFont: "12px system-ui, sans-serif", size, values: format ? (_, all) => all.map((value) => (value === null ? "" : format(value))) : undefined,
   });
 
   /** A chart in an element that makes it anew when its width or the theme changes. `options(width)` and `data` are uPlot's. */
@@ -73,6 +73,8 @@
       pen.rect(plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height);
       pen.clip();
       pen.font = `${11 * ratio}px system-ui, sans-serif`;
+      pen.textAlign = "left";
+      pen.textBaseline = "alphabetic";
       const { min, max } = plot.scales.x;
       for (const box of all) {
         if (box.x > max || box.x2 < min) continue;
@@ -95,7 +97,7 @@
     const options = (width) => ({
       width, height: tall, cursor: { y: false, points: { show: false } },
       scales: { x: { time: false }, y: { range: [0, Math.max(height, 1e-9)] } },
-      axes: [axis(x.label, x.format), axis(y.label, y.format)],
+      axes: [axis(x.label, x.format, 34), axis(y.label, y.format, y.size)],
       series: [{}, { paths: () => null, points: { show: false } }],
       hooks: { draw: [draw] },
     });
@@ -122,7 +124,7 @@
     const basis = plan.isMeasured ? "Durations are measured, each step alone" : plan.steps.some((step) => step.measured !== null) ? "Durations are measured where they are known, modelled elsewhere" : "Durations are modelled: nothing was measured here";
     const chart = boxes("Timeline of a run", all, {
       width: timeline.end_us, height: lanes, pick, tall: Math.min(600, 150 + 26 * lanes),
-      x: { label: "time from the start of the run", format: time }, y: { label: "lane", format: () => "" },
+      x: { label: "time from the start of the run", format: time }, y: { label: "lane", format: () => "", size: 20 },
     });
     return { charts: [chart], element: el("div", {},
       el("p", { text: `${basis}; each starts when what it waits for has ended. ${overlapping === 0 ? "No step overlaps another one." : `${overlapping} steps overlap others, if the device has room.`}` }),
@@ -155,7 +157,7 @@
     const options = (width) => ({
       width, height: 420, cursor: { drag: { x: true, y: false } },
       scales: { x: { time: false, distr: 3, range: () => spread(data[0]) }, y: { distr: 3, range: () => spread(data.slice(1).flat()) } },
-      axes: [axis(xAxis.label, xAxis.format), axis(yAxis.label, yAxis.format)],
+      axes: [axis(xAxis.label, xAxis.format, 34), axis(yAxis.label, yAxis.format, 92)],
       series: [{}, ...shapes], hooks: { draw: [draw] },
     });
     const chart = new Chart(label, options, data, pick);
@@ -223,7 +225,7 @@
     const size = plan.manifest.arena_bytes;
     const chart = all.length === 0 ? null : boxes("Working memory over time: each box is a tensor, as long as it lives", all, {
       width: plan.report.timeline.end_us, height: size, pick, tall: 420,
-      x: { label: "time from the start of the run", format: time }, y: { label: "address", format: bytes },
+      x: { label: "time from the start of the run", format: time }, y: { label: "address", format: bytes, size: 84 },
     });
     const largest = [...all].sort((a, b) => b.bytes - a.bytes).slice(0, 20);
     return { charts: chart ? [chart] : [], element: el("div", {},

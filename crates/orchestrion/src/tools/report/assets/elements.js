@@ -37,7 +37,7 @@ const orchestrion = {};
   function time(us) {
     if (!isKnown(us)) return "unknown";
     if (Math.abs(us) >= 1e6) return `${(us / 1e6).toFixed(2)} s`;
-    if (Math.abs(us) >= 1e4) return `${(us / 1e3).toFixed(1)} ms`;
+    if (Math.abs(us) >= 1e3) return `${(us / 1e3).toFixed(Math.abs(us) < 1e5 ? 2 : 1)} ms`;
     return `${us.toFixed(Math.abs(us) < 10 ? 2 : 1)} \u00b5s`;
   }
 
