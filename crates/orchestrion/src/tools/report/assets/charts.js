@@ -127,7 +127,7 @@
       x: { label: "time from the start of the run", format: time }, y: { label: "lane", format: () => "", size: 20 },
     });
     return { charts: [chart], element: el("div", {},
-      el("p", { text: `${basis}; each starts when what it waits for has ended. ${overlapping === 0 ? "No step overlaps another one." : `${overlapping} steps overlap others, if the device has room.`}` }),
+      el("p", { text: `${basis}; each starts when what it waits for has ended. ${overlapping === 0 ? "No step overlaps another one." : `${overlapping} ${overlapping === 1 ? "step overlaps" : "steps overlap"} others, if the device has room.`}` }),
       el("p", { text: `All steps one after the other: ${time(plan.total)}; with overlaps: ${time(timeline.end_us)}; a whole run measured: ${time(run)}.` }),
       el("ul", { class: "lines" }, plan.report.launches.map((line) => el("li", { text: line }))),
       chart.element) };
