@@ -84,7 +84,7 @@ fn ends(waits: &[Vec<usize>]) -> Vec<usize> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(in crate::tools::report) mod tests {
     use super::*;
     use crate::manifest::{ActionInfo, ModelInfo, PlanReport, Slot, SlotMemory, StepInfo};
 
