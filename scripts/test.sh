@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All tests: the digits example, ONNX's backend cases, random graphs and small zoo models from end to end, the Python package,
-# examples in Python and C, then every crate's own.
+# reports in a browser, examples in Python and C, then every crate's own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 orchestrion=${CARGO_TARGET_DIR:-target}/debug/orchestrion
@@ -36,6 +36,8 @@ else
     echo "no zoo models in $models: they are not verified"
 fi
 scripts/python-tests.sh
+# Reports in headless Chromium.
+scripts/report-tests.sh
 scripts/examples.sh
 # NVRTC compiles without a GPU; tests that are told where it is do not skip.
 ORCHESTRION_TEST_NVRTC=$(scripts/nvrtc.sh)

@@ -18,7 +18,7 @@ from orchestrion._errors import (
     Unsupported,
     UsageError,
 )
-from orchestrion._executable import Context, Executable, OutputCheck, Tensor, Timing, Verification
+from orchestrion._executable import Context, Executable, OutputCheck, Report, Tensor, Timing, Verification
 from orchestrion._native import __version__
 from orchestrion._session import InferenceSession, NodeArg, SessionOptions
 
@@ -35,6 +35,7 @@ __all__ = [
     "ModelError",
     "NodeArg",
     "OutputCheck",
+    "Report",
     "SessionOptions",
     "Tensor",
     "Timing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import statistics
@@ -24,6 +25,30 @@ class Tensor(NamedTuple):
     """Element type: `f32`, `f16`, `bf16`, `f64`, `i8` .. `i64`, `u8` .. `u64`, `bool`."""
     shape: tuple[int, ...]
     """Elements along each dimension; `()` of a scalar."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page about a plan, which fetches nothing."""
+
+    html: str
+    """The page."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page to a file.
+
+        :raises OSError: it cannot be written.
+        """
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.html)
+
+    def __repr__(self) -> str:
+        return f"<Report of {len(self.html)} characters; save it, or show it in a notebook>"
+
+    def _repr_html_(self) -> str:
+        # A frame of its own: styles and scripts of page and notebook do not meet.
+        page = html.escape(self.html, quote=True)
+        return f'<iframe title="Orchestrion report" style="width:100%;height:800px;border:0" srcdoc="{page}"></iframe>'
 
 
 @dataclass(frozen=True)
@@ -170,6 +195,15 @@ class Executable:
         :raises UsageError: tensors are missing or surplus.
         """
         return self._native.explain(tensors if tensors else None)
+
+    def report(self, *tensors: Any) -> Report:
+        """A page about the plan: graph, timeline, roofline, memory, and what was considered. Notebooks show it.
+
+        :param tensors: inputs as of a call; if they are given, the model is timed on them. Times are modelled otherwise.
+        :raises InputError: a tensor does not fit its input.
+        :raises UsageError: tensors are missing or surplus.
+        """
+        return Report(self._native.report(tensors if tensors else None))
 
     def manifest(self) -> dict[str, Any]:
         """All that is known of the plan: what `orchestrion explain --json` prints as `manifest`."""

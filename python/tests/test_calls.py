@@ -166,6 +166,8 @@ def test_descriptions(exe: orc.Executable) -> None:
     assert [output.name for output in exe.outputs] == ["y", "s"]
     assert repr(exe) == "<orchestrion.Executable (x: f32[5, 6]) -> (y: f32[5, 4], s: f32[5])>"
     assert "modelled" in exe.explain() and "measured" not in exe.explain()
+    assert '"run_us":null' in exe.report().html and '"run_us":null' not in exe.report(numbers(5, 6)).html
+    assert "<iframe" in exe.report()._repr_html_() and "<script" not in exe.report()._repr_html_()
     assert "measured" in exe.explain(numbers(5, 6))
     assert exe.manifest()["inputs"][0]["name"] == "x"
     timing = exe.bench(numbers(5, 6), seconds=0)

@@ -13,6 +13,7 @@
 mod compiled;
 pub mod cpu;
 pub mod cuda;
+mod dependencies;
 mod kernels;
 mod machine;
 mod mmap;
@@ -22,6 +23,7 @@ mod shared;
 mod symbols;
 pub mod view;
 
+pub use dependencies::dependencies;
 pub use machine::{Arch, CacheSizes, Feature, Machine};
 pub use mmap::{map_file, map_open_file, read_file, read_open_file};
 pub use os::{ExitingAllocator, memory_bytes};

@@ -219,6 +219,42 @@ fn explain_prints_the_manifest() {
 }
 
 #[test]
+fn explain_writes_pages_traces_and_comparisons() {
+    let folder = Folder::new("explain-files");
+    let compiled = folder.compiled();
+    folder.text(&["compile", MODEL, "-o", "other.orc", "--no-calibration", "--no-fusion", "-q"]);
+    let (screen, all) = (folder.text(&["explain", compiled]), folder.text(&["explain", compiled, "--all"]));
+    assert!(screen.lines().count() <= 24 && all.lines().count() > 24, "{screen}");
+    assert!(screen.contains("nothing runs on the host") && screen.contains("try: "), "{screen}");
+    assert!(!all.contains("try: ") && all.contains("modelled"), "{all}");
+    let said = folder.text(&["compile", MODEL, "-o", "model.orc", "--no-calibration", "-q"]);
+    assert!(said.lines().last().is_some_and(|line| line.contains("; costliest k")), "{said}");
+
+    folder.text(&["explain", compiled, "--html", "page.html", "--trace", "run.json"]);
+    let page = std::fs::read_to_string(folder.0.join("page.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("\"comparison\":null"));
+    let trace = std::fs::read_to_string(folder.0.join("run.json")).unwrap();
+    let trace: Value = serde_json::from_str(&trace).unwrap();
+    let is_modelled = |event: &&Value| event["args"]["times"] == "modelled";
+    let steps = folder.json(&["explain", compiled, "--json"])["manifest"]["steps"].as_array().unwrap().len();
+    assert_eq!(trace["traceEvents"].as_array().unwrap().iter().filter(is_modelled).count(), steps);
+
+    let both = folder.json(&["explain", compiled, "--against", "other.orc", "--json"]);
+    check(&both, "JSON of explain", false);
+    assert!(both["against"]["manifest"]["steps"].as_array().unwrap().len() > steps);
+    let rows = both["comparison"]["rows"].as_array().unwrap();
+    let change = |row: &Value| (row["second_us"].as_f64().unwrap() - row["first_us"].as_f64().unwrap()).abs();
+    assert!(rows.windows(2).all(|pair| change(&pair[0]) >= change(&pair[1])), "{rows:?}");
+    assert!(folder.text(&["explain", compiled, "--against", "other.orc"]).contains(" -> "));
+
+    // Nothing that is read is replaced, and a folder that is missing is told.
+    assert_eq!(folder.code(&["explain", compiled, "--html", compiled]), 2);
+    assert_eq!(folder.code(&["explain", compiled, "--against", "other.orc", "--html", "other.orc"]), 2);
+    assert_eq!(folder.code(&["explain", compiled, "--html", "same", "--trace", "same"]), 2);
+    assert_eq!(folder.code(&["explain", compiled, "--html", "missing/page.html"]), 1);
+}
+
+#[test]
 fn compile_verify_and_run_report() {
     let folder = Folder::new("reports");
     let report = folder.json(&["compile", MODEL, "-o", "model.orc", "--no-calibration", "-q", "--json"]);

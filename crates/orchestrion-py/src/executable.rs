@@ -4,9 +4,10 @@ use crate::device::{self, OnGpu};
 use crate::tensors::{Given, Library, NewOutput, Port};
 use crate::{errors, tensors};
 use orchestrion::manifest::Manifest;
+use orchestrion::report::Measurements;
 use orchestrion::{
     DType, DeviceRun, Error, Model, Overlap, OverlapWith, RunContext, Stream, Tensor, TensorView,
-    TensorViewMut, first_overlap, plan_text, verification,
+    TensorViewMut, first_overlap, plan_text, report, verification,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
@@ -142,7 +143,7 @@ impl PyExecutable {
     fn explain(&self, py: Python<'_>, tensors: Option<&Bound<'_, PyTuple>>) -> PyResult<String> {
         let manifest = self.inner.manifest();
         let measured = match tensors {
-            None => vec![plan_text::Measured::default(); manifest.steps.len()],
+            None => Vec::new(),
             Some(tensors) => {
                 let inputs = self.ports.owned_inputs(tensors)?;
                 let measured = py.detach(|| plan_text::measure(&mut self.inner.context()?, &inputs));
@@ -150,6 +151,20 @@ impl PyExecutable {
             }
         };
         Ok(plan_text::text(manifest, &measured))
+    }
+
+    /// A page about the plan, in HTML; with times on `tensors` if they are given.
+    #[pyo3(signature = (tensors=None))]
+    fn report(&self, py: Python<'_>, tensors: Option<&Bound<'_, PyTuple>>) -> PyResult<String> {
+        let measured = match tensors {
+            None => Measurements::default(),
+            Some(tensors) => {
+                let inputs = self.ports.owned_inputs(tensors)?;
+                let measured = py.detach(|| report::measure(&mut self.inner.context()?, &inputs));
+                measured.map_err(|error| errors::exception(py, error))?
+            }
+        };
+        Ok(report::page::page(&report::report(self.inner.manifest(), &measured), None))
     }
 
     /// The manifest as JSON.

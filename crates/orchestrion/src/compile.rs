@@ -8,6 +8,7 @@ use crate::plan::backend::Backend;
 use crate::plan::cache::{Plan, PlanCache};
 use crate::plan::candidates::{CandidateColumn, CandidateColumns, candidates, costs_us, time_us};
 use crate::plan::choose::choose;
+use crate::plan::considered::{self, CountedCosts};
 use crate::plan::context::PlanContext;
 use crate::plan::implement::implement;
 use crate::plan::implementation::Implementation;
@@ -227,8 +228,9 @@ impl Model {
             if let Some(dump) = &options.dump_after {
                 dumps.iter().for_each(|(kernel, text)| (dump.receive)(kernel, text));
             }
-            let assembly =
+            let mut assembly =
                 clock.run("plan", || assemble::assemble(&graph, &storage, &implementation, options))?;
+            considered::tell_steps(&mut assembly.steps, &plan.considered(), &implementation);
             let report = PlanReport {
                 operators: self.operators,
                 primitives: graph.nodes().len(),
@@ -243,6 +245,7 @@ impl Model {
                 without_superoptimizer_us: plan.without_superoptimizer_us,
                 alternatives_us: alternatives_us.clone(),
                 is_cached,
+                searches: Some(plan.searches),
                 notes: info.note.iter().cloned().chain(library::notes(info, backend, options)).collect(),
                 stage_seconds: Vec::new(),
             };
@@ -293,23 +296,24 @@ fn find_plans(
         let Best { choice, untuned, timer, times } =
             best(ctx, backend, columns, &candidates.signatures, modelled_choice, clock, options)?;
         let mut measured = Measured::default();
+        let costs_us = select::mixed(columns, &times);
+        let costs = CountedCosts { costs_us: &costs_us, measured: &times };
         let choices = match &timer {
             Some(_) if backend.info().overlaps_kernels => {
-                let costs = select::mixed(columns, &times);
                 let mut solve = |costs: &[f64]| choose(ctx.units, columns, costs);
-                clock.run("choose", || alternatives::alternatives(columns, choice, &costs, &mut solve))?
+                clock.run("choose", || alternatives::alternatives(columns, choice, &costs_us, &mut solve))?
             }
             _ => vec![choice],
         };
-        let times = times.into_iter();
-        measured.times.extend(times.map(|(kernel, time)| (candidates.signatures[kernel].clone(), time)));
+        let by_signature = times.iter().map(|(&kernel, &time)| (candidates.signatures[kernel].clone(), time));
+        measured.times.extend(by_signature);
         let of_untuned = Measured { times: measured.times.clone(), ..Measured::default() };
         let mut found = Vec::new();
         for (number, choice) in choices.iter().enumerate() {
             if let Some(timer) = &timer {
                 clock.run("schedules", || timer.schedules(choice, &mut measured))?;
             }
-            let plan = Plan::of(&candidates, choice);
+            let plan = Plan::of(&candidates, choice, &costs, ctx.units);
             let chosen = plan.chosen();
             match clock.run("implement", || implement(ctx, chosen, &measured, options))? {
                 Ok(implementation) => {
@@ -332,7 +336,7 @@ fn find_plans(
             untuned_first(
                 &mut found,
                 &untuned,
-                Untuned { candidates: &candidates, measured: &of_untuned, timer, ctx },
+                Untuned { candidates: &candidates, costs: &costs, measured: &of_untuned, timer, ctx },
                 clock,
                 options,
             )?;
@@ -351,6 +355,7 @@ fn find_plans(
 /// What the untuned plan is made with.
 struct Untuned<'a> {
     candidates: &'a CandidateColumns,
+    costs: &'a CountedCosts<'a>,
     /// Times of kernels with the schedules that they have without tuning.
     measured: &'a Measured,
     timer: &'a Timer<'a>,
@@ -362,7 +367,7 @@ struct Untuned<'a> {
 fn untuned_first(
     found: &mut Vec<Found>,
     untuned: &Choice,
-    Untuned { candidates, measured, timer, ctx }: Untuned<'_>,
+    Untuned { candidates, costs, measured, timer, ctx }: Untuned<'_>,
     clock: &mut StageClock<'_>,
     options: &Options,
 ) -> Result<(), Error> {
@@ -378,7 +383,7 @@ fn untuned_first(
     if options.records.is_some() && !are_timed {
         return Ok(());
     }
-    let plan = Plan::of(candidates, untuned);
+    let plan = Plan::of(candidates, untuned, costs, ctx.units);
     let made = clock.run("implement", || implement(ctx, plan.chosen(), measured, options))?;
     if let Ok(implementation) = made {
         found.insert(0, Found { plan, implementation, end_to_end: Some(end_to_end) });

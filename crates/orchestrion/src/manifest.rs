@@ -260,6 +260,52 @@ pub struct StepInfo {
     /// The number of the proof that the kernels of its primitives compute them, if the superoptimizer found them.
     #[serde(default)]
     pub proof: Option<usize>,
+    /// What the choice of kernels could have taken instead, the closest first; `None` in files that do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub considered: Option<Vec<Considered>>,
+}
+
+/// What the choice of kernels could have taken in place of one or more steps.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Considered {
+    /// What it is.
+    pub way: Way,
+    /// Its kernels.
+    pub kernels: usize,
+    /// Their time, by which the choice was made.
+    pub cost_us: f64,
+    /// Time of the steps that it would replace, by which the choice was made.
+    pub instead_us: f64,
+    /// True if all of its kernels were timed; a modelled time otherwise.
+    pub is_measured: bool,
+    /// The steps that it would replace.
+    pub steps: Vec<usize>,
+}
+
+impl Considered {
+    /// How much longer the plan would take. It is not always positive: a plan may be better as a whole.
+    pub fn loss_us(&self) -> f64 {
+        self.cost_us - self.instead_us
+    }
+}
+
+/// A way to compute what some steps compute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Another kernel for the same.
+    OtherKernel,
+    /// One kernel for several steps.
+    Fused,
+    /// Several kernels for one step.
+    Split,
+}
+
+impl StepInfo {
+    /// True if it runs on the host, through the interpreter.
+    pub fn is_on_host(&self) -> bool {
+        matches!(self.action, ActionInfo::Host { .. })
+    }
 }
 
 /// What a step does.
@@ -373,11 +419,47 @@ pub struct PlanReport {
     /// True if the plan was in the plan cache; all counts above are then those of the compilation that made it.
     #[serde(rename = "is_remembered")]
     pub is_cached: bool,
+    /// What the superoptimizer searched; `None` in files that do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub searches: Option<Vec<SearchInfo>>,
     /// What the caller should know: options that had no effect and why, code that the driver compiles.
     #[serde(default)]
     pub notes: Vec<String>,
     /// Seconds spent in each stage, in order.
     pub stage_seconds: Vec<(String, f64)>,
+}
+
+/// A program that the superoptimizer searched, and what came of it.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct SearchInfo {
+    /// The program, as text.
+    pub program: String,
+    /// Equal parts of the model.
+    pub uses: usize,
+    /// Modelled time that the plan by templates spends on a use.
+    pub spent_us: f64,
+    /// Upper bound of what all uses might gain together.
+    pub gain_us: f64,
+    /// µGraphs were searched that are modelled to take less than this.
+    pub below_us: f64,
+    /// States after which the search was to end.
+    pub state_limit: u64,
+    /// States that were visited.
+    pub states: u64,
+    /// Structures that were searched.
+    pub structures: usize,
+    /// µGraphs that were screened on random inputs, and those that failed.
+    pub screened: [usize; 2],
+    /// States and candidates that were left aside, by rule.
+    pub pruned: Vec<(String, u64)>,
+    /// Why it stopped; why there was no search if it was none.
+    pub stopped: String,
+    /// Modelled times of the µGraphs that were proved.
+    pub proved_us: Vec<f64>,
+    /// Why cheaper candidates are not among them.
+    pub refused: Vec<String>,
+    /// True if the result was remembered.
+    pub is_cached: bool,
 }
 
 impl Manifest {

@@ -6,6 +6,7 @@ use crate::print::{note_line, outln};
 use crate::{CompileArguments, files};
 use clap::Args;
 use orchestrion::manifest::{ActionInfo, Manifest, StepInfo};
+use orchestrion::report::{self as plan_report, summary};
 use orchestrion::{Error, Model, Options, message, whole_file};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -67,6 +68,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         report.solver_status,
         report.solver_gap * 100.0,
         seconds,
+    );
+    outln!(
+        "{}",
+        summary::line(&plan_report::report(&artifact.manifest, &plan_report::Measurements::default()))
     );
     Ok(ExitCode::SUCCESS)
 }

@@ -1,12 +1,14 @@
 //! `orchestrion explain`: what runs, what each kernel fuses, and what it costs.
 
 use crate::dump::DumpArguments;
+use crate::files::{self, Refusal};
 use crate::print::{note_line, outln};
 use crate::{CompileArguments, data};
 use clap::Args;
-use orchestrion::plan_text::{self, Measured};
-use orchestrion::{Error, Executable, Options, RunOptions};
-use std::path::PathBuf;
+use orchestrion::report::{self, Measurements, Report, against};
+use orchestrion::{Artifact, Error, Executable, Options, RunOptions, plan_text, whole_file};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Arguments of `explain`.
@@ -14,13 +16,25 @@ use std::process::ExitCode;
 pub struct Arguments {
     /// The .orc file, ONNX model or document of ATen calls (.json)
     model: PathBuf,
-    /// Print the whole manifest and the measured times as JSON
+    /// Print all of the plan, not only the costliest kernels
+    #[arg(long, conflicts_with_all = ["json", "source"])]
+    all: bool,
+    /// Print the whole manifest, the measured times and what follows from them as JSON
     #[arg(long)]
     json: bool,
+    /// Write a page with graph, timeline, roofline, memory and alternatives, which needs nothing else, to this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "source"])]
+    html: Option<PathBuf>,
+    /// Write a run as a trace, which Perfetto opens, to this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "source"])]
+    trace: Option<PathBuf>,
+    /// Another plan of the model (.orc, .onnx or .json), which is compared with the first one: what changed most comes first
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["trace", "source"])]
+    against: Option<PathBuf>,
     /// Print the source, in C or CUDA C++, of kernels whose name contains this
     #[arg(long, value_name = "NAME")]
     source: Option<String>,
-    /// Run the model on generated inputs and show what each step takes. Without it nothing of an .orc file is executed
+    /// Run the models on generated inputs and show what each step takes. Without it nothing of an .orc file is executed
     #[arg(long)]
     measure: bool,
     /// As without --measure
@@ -32,46 +46,104 @@ pub struct Arguments {
     dump: DumpArguments,
 }
 
-/// Prints the plan.
+/// Rows of a comparison on a screen.
+const SCREEN_ROWS: usize = 16;
+
+/// Prints the plan, or writes it to files.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    if let Err(refusal) = check_outputs(arguments) {
+        return refusal.report();
+    }
     let dump_after = arguments.dump.option(None);
-    if dump_after.is_some() && data::is_artifact(&arguments.model) {
-        let path = arguments.model.display();
+    let models = || std::iter::once(&arguments.model).chain(&arguments.against);
+    if let Some(compiled) = models().find(|path| data::is_artifact(path)).filter(|_| dump_after.is_some()) {
+        let path = compiled.display();
         return Err(Error::Input(format!("{path} is compiled already: --dump-after needs the model")));
     }
     let options = Options { dump_after, ..arguments.compile.options() };
-    let artifact = data::artifact(&arguments.model, &options)?;
-    let manifest = artifact.manifest.clone();
+    let first = data::artifact(&arguments.model, &options)?;
     if let Some(wanted) = &arguments.source {
-        for kernel in manifest.kernels.iter().filter(|kernel| kernel.name.contains(wanted)) {
+        for kernel in first.manifest.kernels.iter().filter(|kernel| kernel.name.contains(wanted)) {
             outln!("/* {}: {} */\n{}", kernel.name, kernel.schedule, kernel.source);
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let unmeasured = vec![Measured::default(); manifest.steps.len()];
-    let measured = if !arguments.measure || arguments.no_measure {
-        unmeasured
-    } else {
-        match Executable::load(artifact, RunOptions::of(&options, 0)).and_then(|it| it.context()) {
-            Ok(mut context) => {
-                data::note_modelled_threads(&manifest, 0);
-                let inputs = data::InputArguments::default().tensors(&manifest.inputs)?;
-                plan_text::measure(&mut context, &inputs)?
-            }
-            // A plan can be read on machines that cannot run it.
-            Err(Error::Environment(reason)) => {
-                note_line(format_args!("no times are measured: {reason}"));
-                unmeasured
-            }
-            Err(error) => return Err(error),
-        }
+    let (first, measured) = explained(first, arguments, &options)?;
+    let second = match &arguments.against {
+        Some(path) => Some(explained(data::artifact(path, &options)?, arguments, &options)?.0),
+        None => None,
     };
+    let second = second.as_ref();
+    if let Some(path) = &arguments.trace {
+        write(path, &report::trace::trace(&first))?;
+    }
+    if let Some(path) = &arguments.html {
+        write(path, &report::page::page(&first, second))?;
+    }
     if arguments.json {
-        let times: Vec<Option<f64>> = measured.iter().map(|step| step.median_us).collect();
-        let value = serde_json::json!({ "manifest": manifest, "measured_us": times });
-        outln!("{value:#}");
-    } else {
-        outln!("{}", plan_text::text(&manifest, &measured).trim_end());
+        outln!("{:#}", report::page::json(&first, second));
+    } else if arguments.html.is_none() && arguments.trace.is_none() {
+        print(arguments, &first, second, &measured);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses to replace what is read.
+fn check_outputs(arguments: &Arguments) -> Result<(), Refusal> {
+    let read = std::iter::once(&arguments.model).chain(&arguments.against).map(PathBuf::as_path);
+    let outputs: Vec<PathBuf> = arguments.html.iter().chain(&arguments.trace).cloned().collect();
+    files::check_outputs(read, &outputs)
+}
+
+/// The report of a plan, measured if that was asked for and is possible here.
+fn explained(
+    artifact: Artifact,
+    arguments: &Arguments,
+    options: &Options,
+) -> Result<(Report, Measurements), Error> {
+    let manifest = artifact.manifest.clone();
+    let measured = match arguments.measure && !arguments.no_measure {
+        true => measured(artifact, options)?,
+        false => Measurements::default(),
+    };
+    Ok((report::report(&manifest, &measured), measured))
+}
+
+/// Runs an executable, if this machine can.
+fn measured(artifact: Artifact, options: &Options) -> Result<Measurements, Error> {
+    match Executable::load(artifact, RunOptions::of(options, 0)).and_then(|it| it.context()) {
+        Ok(mut context) => {
+            data::note_modelled_threads(context.manifest(), 0);
+            let inputs = data::InputArguments::default().tensors(&context.manifest().inputs)?;
+            report::measure(&mut context, &inputs)
+        }
+        // A plan can be read on machines that cannot run it.
+        Err(Error::Environment(reason)) => {
+            note_line(format_args!("no times are measured: {reason}"));
+            Ok(Measurements::default())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Prints the plan, or the comparison of two.
+fn print(arguments: &Arguments, first: &Report, second: Option<&Report>, measured: &Measurements) {
+    let text = match second {
+        Some(second) => {
+            let comparison = against::compare(first, second);
+            let rows = if arguments.all { comparison.rows.len() } else { SCREEN_ROWS };
+            against::text(&comparison, [first, second], rows)
+        }
+        None if arguments.all => plan_text::text(&first.manifest, &measured.steps),
+        None => report::summary::summary(first),
+    };
+    outln!("{}", text.trim_end());
+}
+
+/// Writes a file and says so.
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    let failed = |source| Error::File { path: path.to_owned(), source };
+    whole_file::write(path, |file| file.write_all(text.as_bytes())).map_err(failed)?;
+    outln!("{}: {} KiB", path.display(), text.len().div_ceil(1 << 10));
+    Ok(())
 }

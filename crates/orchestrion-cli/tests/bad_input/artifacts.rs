@@ -189,7 +189,7 @@ fn artifacts() {
     session.write("gpu.orc", std::fs::read(devices.work().join("good.orc")).unwrap());
     let no_driver = "--cuda-driver /nonexistent/libcuda.so.1";
     session.case("an executable for a GPU where none is", &format!("run gpu.orc {no_driver}"));
-    let arguments = format!("explain gpu.orc --measure {no_driver}");
+    let arguments = format!("explain gpu.orc --all --measure {no_driver}");
     let plan = session.command(&arguments).output().unwrap();
     let plan = String::from_utf8(plan.stdout).unwrap();
     assert!(plan.contains("k0_mul_max_add  modelled ") && !plan.contains("measured"), "{plan}");

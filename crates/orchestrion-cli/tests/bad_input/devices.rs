@@ -146,7 +146,7 @@ fn ptx() {
         "{errors}"
     );
     said(steered(&session, &format!("{PTX_HERE} --tune -q"), "set capability 120"));
-    let (plan, _) = said(session.command("explain here.orc"));
+    let (plan, _) = said(session.command("explain here.orc --all"));
     assert!(plan.contains(" for compute_80 in f32: ") && plan.contains(note), "{plan}");
     // One that is not here.
     let unknown = "compile good.onnx --target cuda:sm_121 --nvrtc ./libnvrtc.so -o unknown.orc";

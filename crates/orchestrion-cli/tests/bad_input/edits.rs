@@ -150,7 +150,8 @@ fn manifests() {
         });
         session.write("bad.orc", changed);
         survives(&session, "run bad.orc --threads 2", &what);
-        survives(&session, "explain bad.orc", &what);
+        survives(&session, "explain bad.orc --all", &what);
+        survives(&session, "explain bad.orc --against bad.orc --html page.html", &what);
     }
 }
 

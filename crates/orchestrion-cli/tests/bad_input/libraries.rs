@@ -100,7 +100,7 @@ fn calls_are_made_where_the_library_is() {
         let is_near = |(got, want): (&f64, &f64)| (got - want).abs() < 1e-5;
         assert!(got.iter().zip(&right).all(is_near), "{got:?} instead of {right:?}");
     }
-    let [text, _] = succeed(&session, &format!("explain good.orc --measure {WITH}"));
+    let [text, _] = succeed(&session, &format!("explain good.orc --all --measure {WITH}"));
     let line = "a call of cuBLASLt 13.1.0, with the kernel below as fallback, which took 5.0 us; here cuBLASLt 13.1.0 is";
     assert!(text.contains(line), "{text}");
     let [text, _] = succeed(&session, &format!("bench good.orc --steps --seconds 0 {WITH}"));
@@ -112,7 +112,7 @@ fn calls_are_made_where_the_library_is() {
         (WITH, "version 110100", "cuBLASLt 11.1 (./libcublasLt.so) is too old"),
         (WITH, "status cublasLtMatmul 15", "cuBLASLt 13.1.0 reports CUBLAS_STATUS_NOT_SUPPORTED"),
     ] {
-        let [text, _] = told(&session, &format!("explain good.orc --measure {way}"), cublaslt);
+        let [text, _] = told(&session, &format!("explain good.orc --all --measure {way}"), cublaslt);
         assert!(text.contains(&format!("here the kernel runs: {reason}")), "{text}");
         told(&session, &format!("run good.orc {way}"), cublaslt);
     }
@@ -189,7 +189,7 @@ fn convolutions_are_called_where_the_library_is() {
         let is_near = |(got, want): (&f64, &f64)| (got - want).abs() < 1e-4;
         assert!(got.iter().zip(&right).all(is_near), "{got:?} instead of {right:?}");
     }
-    let [text, _] = succeed(&session, &format!("explain good.orc --measure {with}"));
+    let [text, _] = succeed(&session, &format!("explain good.orc --all --measure {with}"));
     let line = "a call of cuDNN 9.28.1, with the kernel below as fallback, which took 5.0 us; here cuDNN 9.28.1 is called";
     assert!(text.contains(line), "{text}");
 
@@ -203,7 +203,7 @@ fn convolutions_are_called_where_the_library_is() {
             "cuDNN 9.28.1 reports CUDNN_STATUS_NOT_SUPPORTED",
         ),
     ] {
-        let [text, _] = both_told(&session, &format!("explain good.orc --measure {way}"), ["", cudnn]);
+        let [text, _] = both_told(&session, &format!("explain good.orc --all --measure {way}"), ["", cudnn]);
         assert!(text.contains(&format!("here the kernel runs: {reason}")), "{text}");
         both_told(&session, &format!("run good.orc {way}"), ["", cudnn]);
     }

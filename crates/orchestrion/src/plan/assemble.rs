@@ -226,6 +226,7 @@ impl Assembler<'_> {
             traffic_bytes,
             flops,
             proof: column.proof,
+            considered: None,
         })
     }
 
@@ -330,6 +331,7 @@ impl Assembler<'_> {
                 roofline_us: 0.0,
                 flops: 0.0,
                 proof: None,
+                considered: None,
             });
         }
         Ok(copies)

@@ -5,11 +5,13 @@
 
 use super::backend::TargetInfo;
 use super::candidates::{CandidateColumn, CandidateColumns, time_us};
+use super::considered::{ConsideredColumns, CountedCosts, considered};
 use super::implementation::Chosen;
 use super::signature::Signatures;
 use super::substitute::Substitute;
 use super::units::Units;
 use crate::Options;
+use crate::manifest::SearchInfo;
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_plan::blp::{Choice, Status};
 use orch_plan::enumerate::Candidate;
@@ -37,6 +39,8 @@ pub struct Plan {
     pub without_superoptimizer_us: Option<f64>,
     /// What was chosen, in executable order.
     pub steps: Vec<StoredColumn>,
+    /// What the superoptimizer searched.
+    pub searches: Vec<SearchInfo>,
 }
 
 /// A candidate by numbers.
@@ -47,11 +51,13 @@ pub struct StoredColumn {
     outputs: Vec<u32>,
     is_convex: bool,
     substitute: Option<Substitute>,
+    /// The closest alternatives.
+    considered: Vec<ConsideredColumns>,
 }
 
 impl StoredColumn {
     /// The numbers of a candidate.
-    fn of(candidate: &Candidate, substitute: Option<Substitute>) -> Self {
+    fn of(candidate: &Candidate, substitute: Option<Substitute>, considered: Vec<ConsideredColumns>) -> Self {
         let ids = |tensors: &[TensorId]| tensors.iter().map(|tensor| tensor.0).collect();
         Self {
             units: candidate.nodes.iter().map(|unit| unit.0).collect(),
@@ -59,6 +65,7 @@ impl StoredColumn {
             outputs: ids(&candidate.outputs),
             is_convex: candidate.is_convex,
             substitute,
+            considered,
         }
     }
 
@@ -75,10 +82,17 @@ impl StoredColumn {
 }
 
 impl Plan {
-    /// The plan of a choice among candidates.
-    pub fn of(candidates: &CandidateColumns, choice: &Choice) -> Self {
+    /// The plan of a choice among candidates, by these costs.
+    pub fn of(
+        candidates: &CandidateColumns,
+        choice: &Choice,
+        costs: &CountedCosts<'_>,
+        units: &Units,
+    ) -> Self {
         let chosen = choice.columns.iter().map(|column| &candidates.columns[column.index()]);
-        let step = |column: &CandidateColumn| StoredColumn::of(&column.candidate, column.substitute.clone());
+        let step = |(column, considered): (&CandidateColumn, Vec<ConsideredColumns>)| {
+            StoredColumn::of(&column.candidate, column.substitute.clone(), considered)
+        };
         Self {
             candidates: candidates.columns.len(),
             refused: candidates.refused,
@@ -88,13 +102,20 @@ impl Plan {
             gap: choice.gap(),
             modelled_us: time_us(&candidates.columns, choice),
             without_superoptimizer_us: None,
-            steps: chosen.map(step).collect(),
+            steps: chosen.zip(considered(candidates, choice, costs, units)).map(step).collect(),
+            searches: candidates.searches.clone(),
         }
     }
 
     /// True if it has substitutes.
     pub fn has_substitutes(&self) -> bool {
         self.steps.iter().any(|step| step.substitute.is_some())
+    }
+
+    /// The tensors that each chosen column writes, and its closest alternatives.
+    pub fn considered(&self) -> Vec<(Vec<TensorId>, &[ConsideredColumns])> {
+        let outputs = |step: &StoredColumn| step.outputs.iter().map(|&tensor| TensorId(tensor)).collect();
+        self.steps.iter().map(|step| (outputs(step), &step.considered[..])).collect()
     }
 
     /// What was chosen, in executable order.

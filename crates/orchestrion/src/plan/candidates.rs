@@ -8,6 +8,7 @@ use super::context::PlanContext;
 use super::definition::KernelDefinition;
 use super::kernel::KernelEstimate;
 use super::substitute::Substitute;
+use crate::manifest::SearchInfo;
 use crate::{Error, Options, parallel};
 use orch_ir::{NodeId, TensorId};
 use orch_plan::blp::Choice;
@@ -28,6 +29,8 @@ pub struct CandidateColumns {
     pub distinct: usize,
     /// The signatures of kernels, by number.
     pub signatures: Vec<String>,
+    /// What the superoptimizer searched.
+    pub searches: Vec<SearchInfo>,
 }
 
 /// One column: a set of units, what computes it, and its cost.
@@ -149,7 +152,14 @@ pub fn candidates(ctx: PlanContext<'_>, options: &Options) -> Result<CandidateCo
     }
     let mut signatures = vec![String::new(); costs.len()];
     numbers.into_iter().for_each(|(text, number)| signatures[number] = text);
-    Ok(CandidateColumns { columns, report: enumeration.report, refused, distinct, signatures })
+    Ok(CandidateColumns {
+        columns,
+        report: enumeration.report,
+        refused,
+        distinct,
+        signatures,
+        searches: Vec::new(),
+    })
 }
 
 impl CandidateColumns {
@@ -248,6 +258,7 @@ mod tests {
             refused: 3,
             distinct: 3,
             signatures: ["a", "b", "c"].map(str::to_owned).to_vec(),
+            searches: Vec::new(),
         };
         candidates.reject(&["a", "b"].map(str::to_owned).into(), |_| 5.0);
         let left: Vec<_> = candidates.columns.iter().map(|column| (column.kernel, column.cost_us)).collect();

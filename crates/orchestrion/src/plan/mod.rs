@@ -26,6 +26,7 @@ pub mod cache;
 pub mod candidates;
 pub mod chains;
 pub mod choose;
+pub mod considered;
 pub mod context;
 pub mod definition;
 pub mod design;

@@ -1,11 +1,11 @@
 //! From an artifact to what a runtime executes: kernels loaded, steps with their memory.
 
 use super::host::InterpretedPart;
-use super::launch::{check_fits, chunking, launch_shape, tensor_map_shape};
+use super::launch::{check_fits, chunking, launch_shape, starts_early, tensor_map_shape};
 use super::options::RunOptions;
+use crate::Error;
 use crate::manifest::{ActionInfo, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
 use crate::parallel::MAX_THREADS;
-use crate::{Error, Precision};
 use bytes::Bytes;
 use orch_runtime::cpu::{Library, Pool, PoolOptions};
 use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module, ProfilerRanges};
@@ -13,7 +13,6 @@ use orch_runtime::program::{
     Access, Action, Base, BufferRef, HostStep, Program, ProgramError, Step, TensorRef,
 };
 use orch_runtime::{cpu, cuda};
-use orch_thread::target::GPU_TARGETS;
 use std::sync::Arc;
 
 /// A program for threads of this process.
@@ -67,11 +66,7 @@ pub fn on_gpu(
         Module::load(&context, &name, cubin).map_err(Error::from)
     };
     let modules: Vec<Module> = cubins.iter().enumerate().map(load).collect::<Result<_, _>>()?;
-    let target = GPU_TARGETS.iter().find(|target| target.name == manifest.target);
-    // Measured on an H200: early launches save up to a tenth of a model's time in half precision, and cost up to a fifth
-    // in f32, where kernels are long.
-    let is_half = matches!(manifest.precision, Precision::F16 | Precision::Bf16);
-    let is_early = is_half && target.is_some_and(|target| target.has_pdl);
+    let is_early = starts_early(manifest);
     let calls = manifest.kernels.iter().filter_map(|kernel| kernel.call.as_ref());
     let libraries = cuda::Libraries::load(calls.map(|call| call.computation.library()), &options.cuda);
     let launch = |step: &StepInfo, info: &KernelInfo| {
@@ -226,7 +221,8 @@ fn load_libraries(objects: &[bytes::Bytes]) -> Result<Vec<Library>, Error> {
     objects.iter().enumerate().map(load).collect()
 }
 
-fn buffer_ref(slot: &Slot) -> BufferRef {
+/// The bytes that a step is given.
+pub fn buffer_ref(slot: &Slot) -> BufferRef {
     let (base, offset_bytes) = match slot.memory {
         SlotMemory::Arena(offset) => (Base::Arena, offset),
         SlotMemory::Constant(number) => (Base::Constant(number), 0),

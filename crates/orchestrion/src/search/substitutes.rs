@@ -4,8 +4,9 @@
 //! proved to compute it, of one or more kernels, become columns beside the kernels of templates, and the binary linear program
 //! chooses.
 
-use super::finder::{Finder, SearchQuery};
+use super::finder::{Finder, SearchQuery, Searched};
 use super::requests::{KernelCost, search_requests};
+use crate::manifest::SearchInfo;
 use crate::plan::candidates::{CandidateColumn, CandidateColumns};
 use crate::plan::context::PlanContext;
 use crate::plan::substitute::Substitute;
@@ -48,8 +49,9 @@ pub fn add_substitutes(
         .map(|id| &candidates.columns[id.index()])
         .map(|column| KernelCost { units: &column.candidate.nodes, cost_us: column.counted_us() })
         .collect();
-    for SubstituteCandidate { candidate, substitute, cost_us } in substitute_candidates(ctx, &spent, options)?
-    {
+    let (found, searches) = substitute_candidates(ctx, &spent, options)?;
+    candidates.searches = searches;
+    for SubstituteCandidate { candidate, substitute, cost_us } in found {
         let key = substitute.key();
         let known = candidates.signatures.iter().position(|known| *known == key);
         let number = known.unwrap_or_else(|| {
@@ -64,7 +66,7 @@ pub fn add_substitutes(
     Ok(())
 }
 
-/// Proved µGraphs for regions of a graph, where `spent` is the plan by templates: the regions on which it spends most are
+/// Proved µGraphs for regions of a graph, and what was searched, where `spent` is the plan by templates: the regions on which it spends most are
 /// searched.
 ///
 /// # Errors
@@ -73,11 +75,12 @@ fn substitute_candidates(
     ctx: PlanContext<'_>,
     spent: &[KernelCost<'_>],
     options: &Options,
-) -> Result<Vec<SubstituteCandidate>, Error> {
+) -> Result<(Vec<SubstituteCandidate>, Vec<SearchInfo>), Error> {
     let finder = Finder::new(ctx.planner, options);
     let spent_us: f64 = spent.iter().map(|kernel| kernel.cost_us).sum();
     let slack = if ctx.planner.info().is_tuned(options) { MODEL_SLACK } else { 1.0 };
     let mut found = Vec::new();
+    let mut searches = Vec::new();
     for request in search_requests(ctx, spent) {
         let [(_, views), ..] = &request.uses[..] else { continue };
         let query = SearchQuery {
@@ -90,10 +93,25 @@ fn substitute_candidates(
             wide: views.wide(ctx),
             stored: &|graph| Some(views.memory(graph, ctx)?.0),
         };
+        let query_info = SearchInfo {
+            program: orch_mugraph::print(&request.program),
+            uses: request.uses.len(),
+            spent_us: request.spent_us,
+            gain_us: request.gain_us,
+            below_us: query.below_us,
+            state_limit: query.states,
+            ..SearchInfo::default()
+        };
         let proved = match finder.find(&query) {
-            Ok(searched) => searched.found.proved,
+            Ok(searched) => {
+                searches.push(finished(query_info, &searched));
+                searched.found.proved
+            }
             Err(SuperoptimizeError::Interrupted) => return Err(Error::Interrupted),
-            Err(SuperoptimizeError::Outside(_)) => continue,
+            Err(SuperoptimizeError::Outside(reason)) => {
+                searches.push(SearchInfo { stopped: format!("not searched: {reason}"), ..query_info });
+                continue;
+            }
         };
         let must_be_stable = request.must_be_stable;
         for (candidate, views) in request.uses {
@@ -110,5 +128,21 @@ fn substitute_candidates(
     let candidate = |((candidate, substitute), cost_us): (_, Option<f64>)| {
         cost_us.map(|cost_us| SubstituteCandidate { candidate, substitute, cost_us: MARGIN * cost_us })
     };
-    Ok(found.into_iter().zip(costs).filter_map(candidate).collect())
+    Ok((found.into_iter().zip(costs).filter_map(candidate).collect(), searches))
+}
+
+/// A query with what came of it.
+fn finished(query: SearchInfo, Searched { found, is_cached }: &Searched) -> SearchInfo {
+    let report = &found.report;
+    SearchInfo {
+        states: report.counts.states,
+        structures: report.structures,
+        screened: report.screened,
+        pruned: report.counts.pruned.iter().map(|(rule, &count)| (rule.clone(), count)).collect(),
+        stopped: report.stopped.clone(),
+        proved_us: found.proved.iter().map(|proved| proved.cost_us).collect(),
+        refused: found.refused.clone(),
+        is_cached: *is_cached,
+        ..query
+    }
 }

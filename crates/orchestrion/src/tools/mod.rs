@@ -4,5 +4,6 @@ pub mod cache;
 pub mod conformance;
 pub mod doctor;
 pub mod plan_text;
+pub mod report;
 pub mod superoptimize;
 pub mod verification;

@@ -30,7 +30,7 @@ pub fn measure(context: &mut RunContext, inputs: &[Tensor]) -> Result<Vec<Measur
     Ok(measured.collect())
 }
 
-/// The plan, with what each step took where that was measured.
+/// All of the plan, with what each step took where that was measured.
 pub fn text(manifest: &Manifest, measured: &[Measured]) -> String {
     let mut text = String::new();
     write_plan(manifest, measured, &mut text).expect("a string takes all text");
@@ -115,7 +115,9 @@ fn write_plan(manifest: &Manifest, measured: &[Measured], text: &mut String) -> 
         writeln!(text, "  {stage:12} {:8.3} s", seconds)?;
     }
     let total: f64 = measured.iter().filter_map(|step| step.median_us).sum();
-    for (number, (step, of_step)) in manifest.steps.iter().zip(measured).enumerate() {
+    let unmeasured = Measured::default();
+    for (number, step) in manifest.steps.iter().enumerate() {
+        let of_step = measured.get(number).unwrap_or(&unmeasured);
         let measured = of_step.median_us.map_or_else(String::new, |us| {
             let share = 100.0 * us / total.max(1e-9);
             let roofline = 100.0 * step.roofline_us / us.max(1e-3);

@@ -4,13 +4,13 @@
 //! accesses, and on no others. Each graph remembers which addresses its nodes have: those that changed since it was launched last are set
 //! when it is next used.
 
-use super::dependencies::dependencies;
 use super::executable::{CudaExecutable, Execution, is_move, is_port};
 use super::graph::{Graph, GraphBuilder, Node};
 use super::launch::{Action, CudaStep, Launch, Program};
 use super::library_calls::{Call, Calls};
 use super::placement::{Arguments, Ports};
 use crate::cuda::driver::error::CudaError;
+use crate::dependencies;
 use crate::program::{Base, BufferRef};
 use std::ops::Range;
 

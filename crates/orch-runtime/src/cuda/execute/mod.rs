@@ -1,6 +1,5 @@
 //! Programs of launches on a device: placement of their tensors, CUDA graphs, library calls, runs and timing.
 
-mod dependencies;
 pub(super) mod device_tensors;
 pub(super) mod executable;
 mod form;

@@ -6,7 +6,7 @@ use crate::program::{Access, BufferRef};
 /// what it writes, without those that another one has waited for already. Steps are given by their ranges.
 ///
 /// With `n` steps this compares up to `n^2 / 2` pairs; in a chain, where waiting for the last is waiting for all, `n`.
-pub(in crate::cuda) fn dependencies(steps: &[Vec<BufferRef>]) -> Vec<Vec<usize>> {
+pub fn dependencies(steps: &[Vec<BufferRef>]) -> Vec<Vec<usize>> {
     // The steps that each one is certain to come after.
     let mut ancestors: Vec<Vec<bool>> = Vec::with_capacity(steps.len());
     let mut all = Vec::with_capacity(steps.len());

@@ -1,0 +1,139 @@
+//! The report as a value.
+
+use super::lives::{TensorLife, tensor_lives};
+use super::timeline::{Timeline, timeline};
+use crate::manifest::{Device, Manifest};
+use crate::run::launch::starts_early;
+use crate::run::launches::LaunchChoice;
+use crate::tools::plan_text::{self, Measured};
+use crate::{Error, RunContext, Tensor};
+use serde::Serialize;
+use std::time::Instant;
+
+/// A plan, and what was measured of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The plan, as the `.orc` file has it.
+    pub manifest: Manifest,
+    /// Median microseconds of each step alone; `None` where it was not measured.
+    pub measured_us: Vec<Option<f64>>,
+    /// Whether library calls beside kernels are made here; `None` where that is not known.
+    pub calls: Vec<Option<CallHere>>,
+    /// Median microseconds of a whole run by the host's clock; `None` if it was not measured.
+    pub run_us: Option<f64>,
+    /// When each step runs.
+    pub timeline: Timeline,
+    /// The tensors that steps write, and how long each lives.
+    pub lives: Vec<TensorLife>,
+    /// How the device is given the steps, and why so, for people.
+    pub launches: Vec<String>,
+    /// What might make the model faster, for people.
+    pub advice: Vec<String>,
+}
+
+/// Whether a library call beside a kernel is made on this machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallHere {
+    /// This release of the library is called.
+    Called(String),
+    /// The kernel runs, for this reason.
+    NotCalled(String),
+}
+
+impl From<Result<String, String>> for CallHere {
+    fn from(call: Result<String, String>) -> Self {
+        call.map_or_else(Self::NotCalled, Self::Called)
+    }
+}
+
+/// What was measured of a plan.
+#[derive(Clone, Default, Debug)]
+pub struct Measurements {
+    /// Of each step; empty if nothing was measured.
+    pub steps: Vec<Measured>,
+    /// Median microseconds of a whole run by the host's clock.
+    pub run_us: Option<f64>,
+    /// How steps reach a GPU at the least cost.
+    pub launches: Option<LaunchChoice>,
+}
+
+/// Whole runs whose median is shown.
+const RUNS: usize = 7;
+
+/// Runs the model on these inputs, step by step and as a whole.
+///
+/// # Errors
+/// As [`RunContext::run`].
+pub fn measure(context: &mut RunContext, inputs: &[Tensor]) -> Result<Measurements, Error> {
+    let steps = plan_text::measure(context, inputs)?;
+    let launches = context.choose_launches()?;
+    let mut times_us = Vec::with_capacity(RUNS);
+    for _ in 0..RUNS {
+        let start = Instant::now();
+        context.run(inputs)?;
+        times_us.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    times_us.sort_by(f64::total_cmp);
+    Ok(Measurements { steps, run_us: Some(times_us[RUNS / 2]), launches })
+}
+
+impl Report {
+    /// The report of a plan, but for what might make it faster.
+    pub fn without_advice(manifest: &Manifest, measured: &Measurements) -> Self {
+        let of = |step: usize| measured.steps.get(step);
+        let steps = 0..manifest.steps.len();
+        let measured_us: Vec<Option<f64>> = steps.clone().map(|step| of(step)?.median_us).collect();
+        Self {
+            timeline: timeline(manifest, &measured_us),
+            measured_us,
+            calls: steps.map(|step| of(step)?.call.clone().map(CallHere::from)).collect(),
+            run_us: measured.run_us,
+            lives: tensor_lives(manifest),
+            launches: launches(manifest, measured.launches),
+            advice: Vec::new(),
+            manifest: manifest.clone(),
+        }
+    }
+
+    /// True if each step was measured.
+    pub fn is_measured(&self) -> bool {
+        !self.measured_us.is_empty() && self.measured_us.iter().all(Option::is_some)
+    }
+
+    /// What a step takes: measured if that is known, otherwise modelled.
+    pub fn step_us(&self, step: usize) -> f64 {
+        let measured = self.measured_us.get(step).copied().flatten();
+        measured.unwrap_or_else(|| self.manifest.steps.get(step).map_or(0.0, |step| step.cost_us))
+    }
+}
+
+/// How the device is given the steps.
+fn launches(manifest: &Manifest, chosen: Option<LaunchChoice>) -> Vec<String> {
+    let host = manifest.steps.iter().filter(|step| step.is_on_host()).count();
+    match manifest.device {
+        Device::Cpu => {
+            vec![
+                "the steps run one after the other; the work items of a kernel are shared among threads"
+                    .to_owned(),
+            ]
+        }
+        Device::Cuda => {
+            let way = match chosen {
+                Some(choice) => choice.to_string(),
+                None => "launch by launch, as a CUDA graph in one line, or as one with branches where steps share no bytes: the first runs \
+                         are timed and decide (not measured here)"
+                    .to_owned(),
+            };
+            let host = (host > 0).then(|| format!("{host} steps run on the host, between graphs"));
+            let early = if starts_early(manifest) {
+                "kernels are launched before their predecessors have ended (programmatic dependent launch): measured on an H200, \
+                 that saves up to a tenth of a model's time in half precision"
+            } else {
+                "kernels are launched when their predecessors have ended: programmatic dependent launch is for half precision on \
+                 GPUs that have it, and in f32 cost up to a fifth on an H200"
+            };
+            [way].into_iter().chain(host).chain([early.to_owned()]).collect()
+        }
+    }
+}
