@@ -23,6 +23,8 @@
 //! - `tensor_map ..` and `mbarriers ..` after the buffers declare tensor maps, from which TMA loads, and the full and empty
 //!   mbarriers; [`tma`](crate::tma) has an example.
 //! - `, evict_first` after a buffer marks an argument that L2 should evict before others.
+//! - `groups of n first: i64` before the buffers declares groups of `n` consecutive tasks, and the variable that is 1 in a worker's
+//!   first task of a group.
 //! - `cta ..` before the buffers declares the threads of a CTA, and the CTAs of a cluster; [`cta`](crate::cta) has an example.
 //! - Constants read `5` (`i64`), `0.5` (`f32`), `5_i32`, `nan_f64`, `true`, or `f32#7fc00001` for the bits of other NaN.
 //! - A cast reads as the type's name, `f16(x)`; functions of one or two operands read by their names but for

@@ -27,10 +27,11 @@ mod pack;
 mod pack_cost;
 mod schedule;
 mod staging;
+mod window;
 
 pub use form::{ContractionForm, GemmShape};
 pub use lower::lower;
 pub use math_unit::{CpuMathUnit, holds_bf16};
 pub use pack_cost::{PackingWork, RowOrder};
-pub use schedule::CpuContractionSchedule;
+pub use schedule::{CpuContractionSchedule, TaskGrid};
 pub use staging::{Staging, packing_work, staging};

@@ -3,6 +3,7 @@
 use super::form::ContractionForm;
 use super::math_unit::{AMX_K, CpuMathUnit};
 use super::pack_cost::{RowOrder, row_order};
+use super::window::Window;
 use orch_compute::block::{ArgRole, BlockProgram};
 use orch_compute::expr::substitute::{Substitution, substitute};
 use orch_compute::expr::{ArgId, Expr, ExprId, Exprs, VarId};
@@ -21,6 +22,8 @@ pub enum RowsFrom {
     },
     /// Scratch that the work item fills.
     Scratch(RowOrder),
+    /// Scratch that holds each element once that several rows have.
+    Window(Window),
 }
 
 /// The second operand's panels.
@@ -93,7 +96,10 @@ pub fn rows_from(
         .and_then(|(arg, offset)| Some((arg, linear_in(exprs, offset, flat.k)?)));
     match in_place {
         Some((arg, stride)) => RowsFrom::Argument { arg, stride },
-        None => RowsFrom::Scratch(row_order(block, form, block_lanes(operand_type))),
+        None => match Window::of(block, exprs, form) {
+            Some(window) => RowsFrom::Window(window),
+            None => RowsFrom::Scratch(row_order(block, form, block_lanes(operand_type))),
+        },
     }
 }
 

@@ -7,7 +7,7 @@ use crate::manifest::{ActionInfo, KernelInfo, Manifest, Port, Slot, SlotMemory, 
 use crate::parallel::MAX_THREADS;
 use crate::{Error, Precision};
 use bytes::Bytes;
-use orch_runtime::cpu::{Library, Pool, PoolOptions};
+use orch_runtime::cpu::{Library, Pool, PoolOptions, usable_cores};
 use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module, ProfilerRanges};
 use orch_runtime::program::{
     Access, Action, Base, BufferRef, HostStep, Program, ProgramError, Step, TensorRef,
@@ -29,7 +29,7 @@ pub fn on_cpu(
         )));
     }
     let threads = match threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        0 => usable_cores(),
         threads => threads,
     };
     let scratch = manifest.kernels.iter().map(|kernel| kernel.scratch_bytes).max().unwrap_or(0);
@@ -44,7 +44,9 @@ pub fn on_cpu(
         Ok(cpu::Launch { kernel, buffers, chunking: chunking(step.cost_us) })
     };
     let program = program(manifest, constants, &launch)?;
-    let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
+    // Fewer threads would meet those of other programs that are bound to the same cores, and more share cores.
+    let pin = threads > 1 && threads == usable_cores();
+    let pool = Pool::shared(PoolOptions { threads, pin });
     cpu::CpuProgram::new(program, pool).map_err(|error| invalid_program(&error))
 }
 
