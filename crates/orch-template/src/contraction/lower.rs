@@ -1,10 +1,11 @@
 //! From a contraction to a thread program: work items, operand staging and the walk over register tiles.
 
 use super::emitter::{ContractionEmitter, RegisterTile};
-use super::form::ContractionForm;
+use super::form::{ContractionForm, GemmShape};
 use super::math_unit::CpuMathUnit;
 use super::micro_kernel::{TilePass, emit_tile};
 use super::schedule::{CpuContractionSchedule, TaskGrid};
+use super::staging::staging;
 use super::{amx, bf16_dot};
 use crate::design::CannotLower;
 use orch_compute::block::BlockProgram;
@@ -33,6 +34,28 @@ pub fn lower(
     emitter.program.body = body;
     let bindings = emitter.bindings();
     Ok(Kernel { program: emitter.program, bindings })
+}
+
+/// The schedule that the model prefers, with what multiplies; `None` if the block program is no contraction.
+pub(crate) fn preferred(
+    block: &BlockProgram,
+    target: &CpuTarget,
+) -> Option<(CpuMathUnit, CpuContractionSchedule)> {
+    let form = ContractionForm::of(block).ok()?;
+    let extents = GemmShape::of(block, &form);
+    let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
+    let math_unit = CpuMathUnit::of(block, &form, target);
+    let staging = staging(block, &form, math_unit);
+    let schedule = *math_unit.schedules(extents, staging, lanes, target, 1).first()?;
+    Some((math_unit, schedule))
+}
+
+/// The work items of a contraction under the schedule that the model prefers; `None` if the block program is no contraction.
+pub fn task_grid(block: &BlockProgram, target: &CpuTarget) -> Option<TaskGrid> {
+    let form = ContractionForm::of(block).ok()?;
+    let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
+    let (_, schedule) = preferred(block, target)?;
+    Some(schedule.grid(GemmShape::of(block, &form), lanes))
 }
 
 impl ContractionEmitter<'_> {

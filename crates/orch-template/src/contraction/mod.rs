@@ -30,7 +30,8 @@ mod staging;
 mod window;
 
 pub use form::{ContractionForm, GemmShape};
-pub use lower::lower;
+pub(crate) use lower::preferred;
+pub use lower::{lower, task_grid};
 pub use math_unit::{CpuMathUnit, holds_bf16};
 pub use pack_cost::{PackingWork, RowOrder};
 pub use schedule::{CpuContractionSchedule, TaskGrid};

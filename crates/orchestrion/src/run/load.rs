@@ -14,7 +14,6 @@ use orch_runtime::program::{
 };
 use orch_runtime::{cpu, cuda};
 use orch_thread::target::GPU_TARGETS;
-use std::sync::Arc;
 
 /// A program for threads of this process.
 pub fn on_cpu(
@@ -41,7 +40,7 @@ pub fn on_cpu(
             .kernel(&info.symbol, info.tasks as i64, info.scratch_bytes)
             .map_err(|error| inconsistent(step, &format!("has a library without its kernel ({error})")))?;
         let buffers = step.slots.iter().map(buffer_ref).collect();
-        Ok(cpu::Launch { kernel, buffers, chunking: chunking(step.cost_us) })
+        Ok(cpu::Launch { kernel, buffers, chunking: chunking(step.alone_us) })
     };
     let program = program(manifest, constants, &launch)?;
     // Fewer threads would meet those of other programs that are bound to the same cores, and more share cores.
