@@ -82,6 +82,29 @@ mod tests {
         assert_eq!(crate::validate_thread(&program), Vec::<String>::new());
     }
 
+    /// Tasks of a group find what its first task left in scratch, and a group that two workers share is begun by both.
+    #[test]
+    fn groups_share_scratch() {
+        use crate::interp::{BufferData, ExecOptions, interpret};
+        let program = |first: &str| {
+            format!(
+                "program k, 8 tasks task: i64 [0..=7]\n  groups of 4 first: i64 [0..=1]\n  output y: i64[8]\n  scratch s: i64[1]\n{{\n  \
+                 if (first >= 1) {{\n    s[0] = {first}\n  }}\n  y[task] = s[0]\n}}\n"
+            )
+        };
+        let run = |text: &str| {
+            let program = parse_thread(text).unwrap();
+            assert_eq!(program.to_string(), text);
+            assert_eq!(crate::validate_thread(&program), Vec::<String>::new());
+            let mut buffers = [BufferData::zeros(orch_ir::DType::I64, 8)];
+            interpret(&program, &mut buffers, &ExecOptions::default()).unwrap();
+            buffers[0].bytes.chunks(8).map(|bytes| bytes[0]).collect::<Vec<_>>()
+        };
+        assert_eq!(run(&program("(task // 4)")), [0, 0, 0, 0, 1, 1, 1, 1]);
+        // What is left depends on who begins: no such kernel computes the same for any number of threads.
+        assert_eq!(run(&program("task")), [0, 0, 2, 2, 4, 4, 6, 6]);
+    }
+
     #[test]
     fn names_and_constants_survive() {
         let text = "program k, 1 tasks \"let\": i64 [0..=0]\n  scratch \"a b\\q\\\\\": f32[4]\n{\n  # two\\nlines\n  let x: f32 = nan\n  \
