@@ -19,6 +19,7 @@ mod blocking;
 mod emitter;
 mod epilogue;
 mod form;
+mod linear;
 mod lower;
 mod math_unit;
 mod micro_kernel;

@@ -6,7 +6,7 @@
 //! part of the row and a part of the term.
 
 use super::form::ContractionForm;
-use super::operand::linear_in;
+use super::linear::linear_in;
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::substitute::substitute;
 use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
