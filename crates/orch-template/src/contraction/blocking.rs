@@ -365,7 +365,7 @@ fn mean_imbalance(tasks: usize, largest: f64, uneven_tasks: f64) -> f64 {
     EVEN_FOR.iter().map(of).map(|times| times.max(1.0)).sum::<f64>() / EVEN_FOR.len() as f64
 }
 
-/// The work of a register tile of so many rows and columns, in multiply-adds: few rows wait for their panel, and results are stored.
+/// The work of a register tile of so many rows and columns, in multiply-adds: a skinny GEMM waits for its panels, and results are stored.
 fn tile_work((rows, width): (usize, usize), k: usize) -> usize {
     const ROWS_OF_A_PANEL: usize = 8;
     const OF_A_RESULT: usize = 32;
