@@ -54,7 +54,7 @@ def compile(  # noqa: A001 - the name that users expect
     :param precision: `f32` (default); `bf16` with sums in f32 where the CPU multiplies it; on GPUs also `f16` and `tf32`.
     :param shapes: shapes of inputs by name, as elements along each dimension, which fix symbolic dimensions.
     :param dims: sizes of symbolic dimensions by name.
-    :param threads: threads that work on one run, the caller's included; 0 means one per CPU.
+    :param threads: threads that work on one run, the caller's included; 0 means one per core.
     :param tune: measures kernels where candidates are close; takes up to half a minute more the first time.
     :param budget: seconds that `tune` may add to the compilation; the best plan so far is taken, never one slower than without `tune`.
     :param superoptimize: adds kernels that are searched for and proved.
@@ -109,7 +109,7 @@ def load(source: str | os.PathLike[str] | bytes, *, threads: int = 0, device: in
     people whose programs you would run.
 
     :param source: the file's path, or its content as bytes.
-    :param threads: threads that work on one run, the caller's included; 0 means one per CPU.
+    :param threads: threads that work on one run, the caller's included; 0 means one per core.
     :param device: the number of the GPU, for files that were compiled for GPUs.
     :raises FileError: it cannot be read.
     :raises ModelError: it is damaged.

@@ -36,7 +36,7 @@ class SessionOptions:
 
     def __init__(self) -> None:
         self.intra_op_num_threads = 0
-        """Threads that work on one run, the caller's included; 0 means one per CPU."""
+        """Threads that work on one run, the caller's included; 0 means one per core."""
 
 
 class InferenceSession:

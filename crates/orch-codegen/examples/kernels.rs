@@ -165,7 +165,7 @@ fn timing(programs: &[ThreadProgram]) -> String {
             text,
             "        void *scratch = aligned_alloc(64, {});\n        \
              for (int run = 0; run < 300; run++) {{\n            const double start = now();\n            \
-             {name}(b, 0, {tasks}, scratch);\n            \
+             {name}(b, 0, {tasks}, scratch, -1);\n            \
              best = fmin(best, now() - start);\n        }}\n        \
              printf(\"%-14s %8.2f us\\n\", \"{name}\", best);\n    }}",
             program.scratch_bytes().max(64),

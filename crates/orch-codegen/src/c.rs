@@ -3,7 +3,7 @@
 //! One C function per thread program:
 //!
 //! ```c
-//! void NAME(void *const *buffers, int64_t task_begin, int64_t task_end, void *scratch);
+//! void NAME(void *const *buffers, int64_t task_begin, int64_t task_end, void *scratch, int64_t task_before);
 //! ```
 //!
 //! runs the tasks `task_begin..task_end`. `buffers` points to the global buffers in order; no two of them overlap

@@ -5,7 +5,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Words that C, its headers and the prelude use.
 const RESERVED: &str = "auto break case char const continue default do double else enum extern float for goto if inline \
     int long register restrict return short signed sizeof static struct switch typedef union unsigned void volatile \
-    while asm bool true false typeof buffers scratch task_begin task_end exp log main linux unix NULL NAN INFINITY";
+    while asm bool true false typeof buffers scratch task_begin task_end task_before exp log main linux unix NULL NAN INFINITY";
 
 /// Letters that each name counts for in [`Names::length`].
 const NAME_LETTERS: usize = 4;

@@ -25,6 +25,20 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
     Vec::new()
 }
 
+/// The given CPUs by cores: those that are hardware threads of one core are together. Where the system does not tell, each is alone.
+pub(crate) fn cores(cpus: &[usize]) -> Vec<Vec<usize>> {
+    let mut cores: Vec<(String, Vec<usize>)> = Vec::new();
+    for &cpu in cpus {
+        let file = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        let siblings = std::fs::read_to_string(file).unwrap_or_else(|_| cpu.to_string());
+        match cores.iter_mut().find(|(known, _)| *known == siblings) {
+            Some((_, core)) => core.push(cpu),
+            None => cores.push((siblings, vec![cpu])),
+        }
+    }
+    cores.into_iter().map(|(_, core)| core).collect()
+}
+
 /// The CPU that the calling thread runs on just now, where the system reports it.
 pub(crate) fn current_cpu() -> Option<usize> {
     #[cfg(target_os = "linux")]

@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const SOURCE: &str = "#include <stdint.h>\n\
-    void twice(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
+    void twice(void *const *b, int64_t lo, int64_t hi, void *s, int64_t before) {\n\
     for (int64_t i = lo; i < hi; ++i) ((float *)b[1])[i] = 2 * ((const float *)b[0])[i]; }\n";
 
 fn program(folder: &std::path::Path) -> Program {

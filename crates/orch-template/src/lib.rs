@@ -15,7 +15,6 @@ pub mod selection;
 pub use design::{CannotLower, Design};
 pub use nest::{AxisBlock, LaneAxis, NestSchedule};
 
-use contraction::{ContractionForm, CpuMathUnit, GemmShape};
 use orch_compute::block::BlockProgram;
 use orch_thread::kernel::Kernel;
 use orch_thread::target::CpuTarget;
@@ -42,12 +41,7 @@ fn nest_design(
 }
 
 fn contraction_design(block: &BlockProgram, target: &CpuTarget) -> Option<Design> {
-    let form = ContractionForm::of(block).ok()?;
-    let extents = GemmShape::of(block, &form);
-    let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
-    let math_unit = CpuMathUnit::of(block, &form, target);
-    let staging = contraction::staging(block, &form, math_unit);
-    let schedule = *math_unit.schedules(extents, staging, lanes, target, 1).first()?;
+    let (math_unit, schedule) = contraction::preferred(block, target)?;
     let kernel = contraction::lower(block, &schedule, target).ok()?;
     Some(Design { kernel, schedule: format!("contraction {math_unit} {schedule}") })
 }

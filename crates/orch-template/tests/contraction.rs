@@ -608,16 +608,25 @@ fn convolutions() {
     }
 }
 
-/// The pixels of a channels-first image are contiguous, its channels are not, so scratch is filled along pixels. Blocks
-/// of rows may begin and end within a line of pixels.
+/// The pixels of a channels-first image are contiguous, its channels are not, so scratch is filled along pixels, with each element once
+/// unless rows and terms are both several pixels apart. Blocks of rows may begin and end within a line of pixels.
 #[test]
 fn stems_are_filled_along_pixels() {
     let target = CpuTarget { l2_bytes: 8 << 10, ..X86_64_V4 };
-    for (size, pad, stride) in [(32, 1, 1), (37, 0, 1), (21, 2, 1)] {
+    let shapes = [
+        (2, 32, 1, 1, 1),
+        (1, 32, 1, 1, 1),
+        (1, 37, 0, 1, 1),
+        (1, 43, 2, 2, 1),
+        (1, 29, 2, 1, 3),
+        (1, 41, 2, 2, 2),
+        (2, 43, 0, 3, 2),
+    ];
+    for (batch, size, pad, stride, dilation) in shapes {
         let mut case = Case::new();
-        let x = case.input(&[2, 3, size, size]);
+        let x = case.input(&[batch, 3, size, size]);
         let w = case.constant(&[20, 3, 3, 3]);
-        let spec = ConvSpec { window: square_window(3, stride, pad, 1), groups: 1 };
+        let spec = ConvSpec { window: square_window(3, stride, pad, dilation), groups: 1 };
         let y = case.add(PrimOp::Conv(spec), &[x, w]);
         let y = case.bias_relu(y, 1);
         let mut layouts: Vec<Layout> =
@@ -625,13 +634,15 @@ fn stems_are_filled_along_pixels() {
         layouts[y.index()] = Layout::channels_last(4);
         let nodes: Vec<_> = case.graph.node_ids().collect();
         let block = fuse::build(&case.graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "stem").unwrap();
-        let order = staging(&block, &ContractionForm::of(&block).unwrap(), CpuMathUnit::Fma).rows;
-        assert_eq!(order, Some(RowOrder::RowsInner), "{size} {pad}");
+        let staging = staging(&block, &ContractionForm::of(&block).unwrap(), CpuMathUnit::Fma);
+        let is_window = stride.min(dilation) == 1;
+        assert_eq!(staging.rows, (!is_window).then_some(RowOrder::RowsInner), "{size} {pad}");
+        assert_eq!(staging.window.is_some(), is_window, "{size} {pad}");
         let mut blocks = 0;
         let what = format!("stem {size} padded by {pad}");
         case.check_on(&[&target], y, Some(layouts), &what, |schedule| {
             blocks = blocks.max(schedule.block_rows)
         });
-        assert!(blocks < size * size, "one block is no test of their borders");
+        assert!(blocks < batch * (size / stride - 3).pow(2), "{what}: one block is no test of their borders");
     }
 }

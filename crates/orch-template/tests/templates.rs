@@ -103,6 +103,7 @@ fn keys_of_schedules_are_stable() {
             vectors: 4,
             block_rows: 14,
             block_panels: 2,
+            task_rows: 7,
             block_k: 256,
         }
         .to_string(),
@@ -159,7 +160,7 @@ fn keys_of_schedules_are_stable() {
     assert_eq!(
         keys,
         [
-            "rows=7 vectors=4 block_rows=14 block_panels=2 block_k=256",
+            "rows=7 vectors=4 block_rows=14 block_panels=2 task_rows=7 block_k=256",
             "pairs",
             "vector_axis=1 block_axis=0 block=4 lanes=8 vectors=2 task_cycles=20000 tiled",
             "tile=128x64x32 warps=4x1 stages=3 split_k=2 wgmma tma",

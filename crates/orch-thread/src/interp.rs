@@ -22,7 +22,7 @@ use crate::amx::{AmxStmt, TileId, dot};
 pub use crate::interp::error::{AccessProblem, ExecError};
 pub use crate::interp::memory::BufferData;
 use crate::interp::memory::Memory;
-use crate::program::{Stmt, ThreadProgram};
+use crate::program::{Stmt, TaskGroups, ThreadProgram};
 use orch_compute::expr::scalar::{self, Number};
 use orch_compute::expr::{Const, Expr, ExprId, VarId};
 use orch_ir::{BinaryFn, DType, ReduceOp};
@@ -87,6 +87,12 @@ pub fn interpret(
     Ok(report)
 }
 
+/// Whether a task is its worker's first one of a group: here one worker has the first half of a group and another one the rest.
+fn is_first_of_group(groups: TaskGroups, task: usize) -> bool {
+    let place = task % groups.tasks.max(1);
+    place == 0 || place == groups.tasks / 2
+}
+
 /// The lanes of a value.
 pub(crate) type Value = Rc<[Number]>;
 
@@ -131,8 +137,12 @@ impl ThreadInterpreter<'_> {
     pub(crate) fn start(&mut self, first: usize, place: usize) -> Result<(), ExecError> {
         self.vars.fill(None);
         self.tiles.fill(None);
-        if place == 0 {
+        let is_first = self.program.groups.is_none_or(|groups| is_first_of_group(groups, first));
+        if place == 0 && is_first {
             self.memory.start_cluster();
+        }
+        if let Some(groups) = self.program.groups {
+            self.bind(groups.first, Rc::new([Number::Int(is_first.into())]))?;
         }
         let cta = self.program.cta.as_ref();
         let threads = cta.map_or(1, |cta| cta.threads);

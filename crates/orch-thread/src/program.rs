@@ -2,7 +2,8 @@
 //!
 //! A program is a grid of independent tasks: work items on a CPU, CTAs on a GPU. Every task runs the body with
 //! [`ThreadProgram::task`] bound to its number, by one worker or by the threads of a [`Cta`]; tasks may run in any order and at
-//! the same time, so they write disjoint elements and read nothing that another task writes. Scratch buffers belong to one worker at a time and are undefined when a task starts.
+//! the same time, so they write disjoint elements and read nothing that another task writes. Scratch buffers belong to one worker at a time and are undefined when a task
+//! starts, unless the program has [`TaskGroups`].
 
 use crate::amx::{AmxShape, AmxStmt, TileId};
 use crate::cta::{Cta, CtaStmt};
@@ -33,12 +34,24 @@ pub struct ThreadProgram {
     pub tasks: usize,
     /// The task number, `0..tasks`.
     pub task: VarId,
+    /// What tasks of one worker may leave to each other in scratch.
+    pub groups: Option<TaskGroups>,
     /// The CTA that runs a task; `None` is one worker.
     pub cta: Option<Cta>,
     /// Read-only arguments that L2 should evict before others (PTX: `L2::evict_first`), because each element is read once; a hint.
     pub evict_first: BTreeSet<BufferId>,
     /// What each task does.
     pub body: Vec<Stmt>,
+}
+
+/// Groups of consecutive tasks, each as large but for the last. A worker that runs several tasks of one group one after the other
+/// keeps its scratch between them, so that what the first of them computed serves all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TaskGroups {
+    /// Tasks of a group.
+    pub tasks: usize,
+    /// 1 in the first task of a group that a worker runs, in which scratch is undefined at the start; 0 in those that follow.
+    pub first: VarId,
 }
 
 /// One statement.
@@ -173,6 +186,7 @@ impl ThreadProgram {
             mbarriers: Mbarriers::default(),
             tasks,
             task,
+            groups: None,
             cta: None,
             evict_first: BTreeSet::new(),
             body: Vec::new(),
@@ -214,6 +228,13 @@ impl ThreadProgram {
         self.tasks = tasks;
         self.task = self.exprs.declare_index("task", tasks);
         self.task
+    }
+
+    /// Makes so many consecutive tasks a group; returns the variable that is 1 in the first one that a worker runs.
+    pub fn set_groups(&mut self, tasks: usize) -> VarId {
+        let first = self.exprs.declare_index("first_of_group", 2);
+        self.groups = Some(TaskGroups { tasks, first });
+        first
     }
 
     /// Makes each task a CTA of `threads` threads; returns the variable that is the thread's number.

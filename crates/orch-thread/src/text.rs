@@ -23,6 +23,8 @@
 //! - `tensor_map ..` and `mbarriers ..` after the buffers declare tensor maps, from which TMA loads, and the full and empty
 //!   mbarriers; [`tma`](crate::tma) has an example.
 //! - `, evict_first` after a buffer marks an argument that L2 should evict before others.
+//! - `groups of n first: i64` before the buffers declares groups of `n` consecutive tasks, and the variable that is 1 in a worker's
+//!   first task of a group.
 //! - `cta ..` before the buffers declares the threads of a CTA, and the CTAs of a cluster; [`cta`](crate::cta) has an example.
 //! - Constants read `5` (`i64`), `0.5` (`f32`), `5_i32`, `nan_f64`, `true`, or `f32#7fc00001` for the bits of other NaN.
 //! - A cast reads as the type's name, `f16(x)`; functions of one or two operands read by their names but for
@@ -78,6 +80,29 @@ mod tests {
         let program = parse_thread(&example).unwrap();
         assert_eq!(program.to_string(), example);
         assert_eq!(crate::validate_thread(&program), Vec::<String>::new());
+    }
+
+    /// Tasks of a group find what its first task left in scratch, and a group that two workers share is begun by both.
+    #[test]
+    fn groups_share_scratch() {
+        use crate::interp::{BufferData, ExecOptions, interpret};
+        let program = |first: &str| {
+            format!(
+                "program k, 8 tasks task: i64 [0..=7]\n  groups of 4 first: i64 [0..=1]\n  output y: i64[8]\n  scratch s: i64[1]\n{{\n  \
+                 if (first >= 1) {{\n    s[0] = {first}\n  }}\n  y[task] = s[0]\n}}\n"
+            )
+        };
+        let run = |text: &str| {
+            let program = parse_thread(text).unwrap();
+            assert_eq!(program.to_string(), text);
+            assert_eq!(crate::validate_thread(&program), Vec::<String>::new());
+            let mut buffers = [BufferData::zeros(orch_ir::DType::I64, 8)];
+            interpret(&program, &mut buffers, &ExecOptions::default()).unwrap();
+            buffers[0].bytes.chunks(8).map(|bytes| bytes[0]).collect::<Vec<_>>()
+        };
+        assert_eq!(run(&program("(task // 4)")), [0, 0, 0, 0, 1, 1, 1, 1]);
+        // What is left depends on who begins: no such kernel computes the same for any number of threads.
+        assert_eq!(run(&program("task")), [0, 0, 2, 2, 4, 4, 6, 6]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Checks what thread programs promise:
 //!
-//! 1. the program's name is a C identifier; global buffers come before scratch, and the arena knows their types;
+//! 1. the program's name is a C identifier; global buffers come before scratch, and the arena knows their types; groups have
+//!    tasks, and only programs without a CTA have groups;
 //! 2. a variable is declared before its use in an enclosing statement list, and again only when that list has ended;
 //!    only registers are assigned; ranges are not empty and multiples positive;
 //! 3. expressions are at thread level, functions accept the types they are given, lanes are a power of two up to
@@ -48,6 +49,9 @@ pub fn validate_thread(program: &ThreadProgram) -> Vec<String> {
     };
     checker.header();
     checker.states[program.task.index()] = VarState::Fixed;
+    if let Some(groups) = program.groups {
+        checker.states[groups.first.index()] = VarState::Fixed;
+    }
     if let Some(cta) = &program.cta {
         checker.states[cta.thread.index()] = VarState::Fixed;
     }
@@ -98,6 +102,16 @@ impl Checker<'_> {
         let is_identifier = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         self.expect(is_identifier, || format!("the name \"{name}\" is not a C identifier"));
+        if let Some(groups) = program.groups {
+            self.expect(groups.tasks > 0 && program.cta.is_none(), || {
+                "groups have no tasks, or stand in a program with a cta".to_owned()
+            });
+            let (is_flag, name) = (
+                program.exprs.var_info(groups.first).ty == Type::scalar(DType::I64),
+                self.var_name(groups.first),
+            );
+            self.expect(is_flag, || format!("{name} is not an i64"));
+        }
         for (index, pair) in program.buffers.windows(2).enumerate() {
             let in_order = pair[0].scope.is_global() || !pair[1].scope.is_global();
             self.expect(in_order, || format!("b{} is global, but stands after scratch", index + 1));

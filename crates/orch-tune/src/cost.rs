@@ -31,6 +31,12 @@ pub struct KernelFacts {
     pub transcendental_ops: u64,
     /// Loads and stores of single elements from all over: gathers, and strides beyond a cache line.
     pub scattered_accesses: u64,
+    /// Elements that are packed before they are multiplied, in simple operations. Threads that have tasks of one block pack it each.
+    pub packing_ops: u64,
+    /// Elements that are packed one at a time.
+    pub packing_accesses: u64,
+    /// Blocks into which what is packed is cut.
+    pub packed_blocks: u64,
     /// Independent tasks of equal size.
     pub tasks: u64,
     /// Steps of the executable.
@@ -53,6 +59,9 @@ impl Default for KernelFacts {
             cheap_ops: 0,
             transcendental_ops: 0,
             scattered_accesses: 0,
+            packing_ops: 0,
+            packing_accesses: 0,
+            packed_blocks: 1,
             tasks: 1,
             launches: 1,
             efficiency: 1.0,
@@ -109,6 +118,11 @@ impl KernelFacts {
         self.launch_us(machine.launch_inline_us) + compute.max(memory) * GIGA_TO_US
     }
 
+    /// The expected time on one thread, without its launch.
+    pub fn alone_us(&self, machine: &MachineModel) -> f64 {
+        self.estimate_on(machine, 1).time_us - self.launch_us(machine.launch_inline_us)
+    }
+
     /// The expected time, on one thread or on all, whichever is less.
     pub fn estimate(&self, machine: &MachineModel) -> Estimate {
         let alone = self.estimate_on(machine, 1);
@@ -122,7 +136,7 @@ impl KernelFacts {
         let parallel = threads > 1;
         // The thread with the most tasks ends last.
         let share = tasks.div_ceil(threads) as f64 / tasks as f64;
-        let compute_us = share * self.compute_us_core(machine) / scaling(machine, threads);
+        let compute_us = share * self.compute_us_core(machine, threads) / scaling(machine, threads);
         let memory_us = self.memory_us(machine, threads as f64, share);
         let launch_us =
             self.launch_us(if parallel { machine.launch_parallel_us } else { machine.launch_inline_us });
@@ -137,22 +151,31 @@ impl KernelFacts {
         Estimate { time_us: launch_us + work_us, parallel, bottleneck }
     }
 
-    /// Arithmetic time on one core.
-    fn compute_us_core(&self, machine: &MachineModel) -> f64 {
+    /// Arithmetic time on one core of what so many threads do together.
+    fn compute_us_core(&self, machine: &MachineModel, threads: u64) -> f64 {
         let tile_gflops_core = machine.tile_gflops_core.unwrap_or(machine.fma_gflops_core);
         let vector = self.fma_flops as f64 / machine.fma_gflops_core
             + self.tile_flops as f64 / tile_gflops_core
             + self.cheap_ops as f64 / machine.cheap_gops_core
-            + self.transcendental_ops as f64 / machine.transcendental_gops_core;
-        let scalar = self.scattered_accesses as f64 / machine.scalar_gops_core;
+            + self.transcendental_ops as f64 / machine.transcendental_gops_core
+            + self.packed_times(threads) * self.packing_ops as f64 / machine.cheap_gops_core;
+        let accesses =
+            self.scattered_accesses as f64 + self.packed_times(threads) * self.packing_accesses as f64;
+        let scalar = accesses / machine.scalar_gops_core;
         (vector / self.efficiency.clamp(1e-3, 1.0) + scalar) * GIGA_TO_US
+    }
+
+    /// How often so many threads pack an element: where the share of one ends within a block, the next one packs that block again.
+    fn packed_times(&self, threads: u64) -> f64 {
+        let blocks = self.packed_blocks.max(1);
+        (blocks + threads - 1) as f64 / blocks as f64
     }
 
     /// Time to move data: what the busiest core takes, or what the memory takes for all.
     fn memory_us(&self, machine: &MachineModel, threads: f64, share: f64) -> f64 {
         let distance = Distance::of(self.distinct_bytes() / threads, machine);
         let reuse_distance = Distance::of(self.reuse_set_bytes as f64, machine);
-        let scattered_bytes = self.scattered_accesses as f64 * LINE_BYTES;
+        let scattered_bytes = (self.scattered_accesses + self.packing_accesses) as f64 * LINE_BYTES;
         let core = (self.distinct_bytes() + scattered_bytes) * distance.seconds_per_gb(machine)
             + self.bytes_reread as f64 * reuse_distance.seconds_per_gb(machine);
         let all_read = self.bytes_read as f64 / machine.memory_gbs_all.max(machine.memory_gbs_core);
@@ -291,6 +314,9 @@ mod tests {
                 cheap_ops: ops.2,
                 transcendental_ops: ops.3,
                 scattered_accesses: ops.4,
+                packing_ops: ops.0 / 2,
+                packing_accesses: ops.4 / 2,
+                packed_blocks: tasks / 3,
                 tasks,
                 launches,
                 efficiency,
@@ -311,6 +337,8 @@ mod tests {
             6 => more.cheap_ops += by,
             7 => more.transcendental_ops += by,
             8 => more.scattered_accesses += by,
+            10 => more.packing_ops += by,
+            11 => more.packing_accesses += by,
             9 => more.launches += 1,
             _ => more.efficiency /= 1.0 + by as f64,
         }
@@ -319,7 +347,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn more_work_never_takes_less(facts in facts(), what in 0usize..11, by in 1u64..1 << 32, threads in 1u32..65) {
+        fn more_work_never_takes_less(facts in facts(), what in 0usize..13, by in 1u64..1 << 32, threads in 1u32..65) {
             let (machine, more) = (machine(threads), more(&facts, what, by));
             // Rounding may cost the last digits.
             let slack = 1.0 - 1e-12;

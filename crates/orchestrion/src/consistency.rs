@@ -119,7 +119,9 @@ struct Written {
 
 fn check_step(step: &StepInfo, parts: Parts<'_>, written: &mut Written) -> Result<(), String> {
     let manifest = parts.manifest;
-    if ![step.cost_us, step.roofline_us, step.flops].iter().all(|figure| figure.is_finite() && *figure >= 0.0)
+    if ![step.cost_us, step.roofline_us, step.alone_us, step.flops]
+        .iter()
+        .all(|figure| figure.is_finite() && *figure >= 0.0)
     {
         return Err("has impossible figures".to_owned());
     }

@@ -253,6 +253,8 @@ pub struct StepInfo {
     pub tuned_us: Option<f64>,
     /// Time that arithmetic and traffic take at least, on all threads of the machine; 0 if it is not modelled.
     pub roofline_us: f64,
+    /// Modelled time on one thread of a CPU, without its launch: whether to share it among threads is decided when it is loaded.
+    pub alone_us: f64,
     /// Bytes read and written, each tensor once.
     pub traffic_bytes: usize,
     /// Floating-point operations, a multiply-add as two.

@@ -39,7 +39,7 @@ _LOG = logging.getLogger("orchestrion.torch")
 class Work:
     """How the work of a compilation is done."""
 
-    #: Threads; 0: one per CPU.
+    #: Threads; 0: one per core.
     jobs: int = 0
     #: Called about every 50 ms with the stage, parts done and parts in all; what it raises stops the compilation.
     watch: Callable[[str, int, int], None] | None = None

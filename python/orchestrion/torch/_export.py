@@ -34,7 +34,7 @@ def export(
     :param args: tensors of the shapes and element types that the executable will take.
     :param kwargs: such by name.
     :param precision: `f32` (default); `bf16` with sums in f32 where the CPU multiplies it.
-    :param threads: threads that work on one run, the caller's included; 0 means one per CPU.
+    :param threads: threads that work on one run, the caller's included; 0 means one per core.
     :param tune: measures kernels where candidates are close.
     :param budget: seconds that `tune` may add to the compilation.
     :param superoptimize: adds kernels that are searched for and proved.

@@ -26,14 +26,26 @@ pub fn emit(program: &ThreadProgram, unit: &mut CFile) -> String {
         buffers,
         scopes: Scopes::new(names),
     };
+    let first = program.groups.map(|groups| {
+        let name = emitter.scopes.fresh(&program.exprs.var_info(groups.first).name);
+        let ty = CType::Num(program.exprs.var_info(groups.first).ty.dtype, 1);
+        emitter.scopes.declare(groups.first, CValue { text: name.clone(), ty });
+        FirstOfGroup { name, tasks: groups.tasks }
+    });
     let body = emitter.loop_body(program.task, task.clone(), &program.body);
     let head = emitter.scopes.close();
-    emitter.function(&task, &head, &body)
+    emitter.function(&task, first.as_ref(), &head, &body)
+}
+
+/// The C variable that is 1 in a worker's first task of a group of so many.
+struct FirstOfGroup {
+    name: String,
+    tasks: usize,
 }
 
 impl FunctionEmitter<'_> {
     /// The worker function and the function of the ABI that unpacks its arguments.
-    fn function(&self, task: &str, head: &str, body: &str) -> String {
+    fn function(&self, task: &str, first: Option<&FirstOfGroup>, head: &str, body: &str) -> String {
         let name = &self.program.name;
         let (mut params, mut args) = (String::new(), String::new());
         let mut scratch_offset = 0;
@@ -49,13 +61,24 @@ impl FunctionEmitter<'_> {
                 write!(args, ",\n        ({constant}{ty} *)buffers[{index}]").expect("writes to a string");
             }
         }
+        let (group, before) = match first {
+            None => (String::new(), ""),
+            Some(FirstOfGroup { name, tasks }) => {
+                params.insert_str(0, ", int64_t task_before");
+                let first = format!(
+                    "        const int64_t {name} = task_before < 0 || task_before / {tasks} != {task} / {tasks};\n        \
+                     task_before = {task};\n"
+                );
+                (first, ", task_before")
+            }
+        };
         format!(
             "/* {tasks} tasks. {summary} */\n\
              static __attribute__((noinline)) void {name}_tasks(int64_t task_begin, int64_t task_end{params}) {{\n\
-             {head}    for (int64_t {task} = task_begin; {task} < task_end; {task}++) {{\n{body}    }}\n}}\n\n\
-             void {name}(void *const *buffers, int64_t task_begin, int64_t task_end, void *scratch) {{\n    \
-             (void)buffers, (void)scratch;\n\
-             {configure}    {name}_tasks(task_begin, task_end{args});\n{release}}}\n",
+             {head}    for (int64_t {task} = task_begin; {task} < task_end; {task}++) {{\n{group}{body}    }}\n}}\n\n\
+             void {name}(void *const *buffers, int64_t task_begin, int64_t task_end, void *scratch, int64_t task_before) {{\n    \
+             (void)buffers, (void)scratch, (void)task_before;\n\
+             {configure}    {name}_tasks(task_begin, task_end{before}{args});\n{release}}}\n",
             tasks = self.program.tasks,
             configure = tile::configure(self.program),
             release = tile::release(self.program),

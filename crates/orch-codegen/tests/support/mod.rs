@@ -151,11 +151,13 @@ pub fn driver(programs: &[&ThreadProgram]) -> String {
             )
             .unwrap();
         }
+        // In two calls, of which the second finds scratch as the first one left it.
         let scratch = program.scratch_bytes().max(64);
+        let (name, tasks, half) = (&program.name, program.tasks, program.tasks / 2);
         writeln!(
             text,
-            "        {}(buffers, 0, {}, aligned_alloc(64, {scratch}));",
-            program.name, program.tasks
+            "        void *scratch = aligned_alloc(64, {scratch});\n        {name}(buffers, 0, {half}, scratch, -1);\n        \
+             {name}(buffers, {half}, {tasks}, scratch, {half} - 1);",
         )
         .unwrap();
         for (index, bytes) in globals.iter().enumerate() {

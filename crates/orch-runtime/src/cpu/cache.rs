@@ -362,7 +362,7 @@ mod tests {
     fn damaged_files_are_made_again_and_clear_empties() {
         let dir = Scratch::new().unwrap();
         let cache = cache(&dir);
-        let source = source("void f(void *const *b, long lo, long hi, void *s) {}");
+        let source = source("void f(void *const *b, long lo, long hi, void *s, long before) {}");
         let object = cache.compile(&source, &GO).unwrap();
         let path = file(&cache, &source);
         let whole = fs::read(&path).unwrap();

@@ -10,7 +10,7 @@ typedef int32_t ivec __attribute__((vector_size(VECTOR_BYTES)));
 
 // Each task: 1000 steps of 12 independent multiply-adds, enough to hide their latency on two ports. They start from
 // different memory, so that the compiler does not find them to be one.
-void peak_fma(void *const *buffers, int64_t begin, int64_t end, void *scratch) {
+void peak_fma(void *const *buffers, int64_t begin, int64_t end, void *scratch, int64_t before) {
     const vec *in = buffers[0];
     vec x = in[12], y = in[13];
     vec a0 = in[0], a1 = in[1], a2 = in[2], a3 = in[3], a4 = in[4], a5 = in[5];
@@ -24,7 +24,7 @@ void peak_fma(void *const *buffers, int64_t begin, int64_t end, void *scratch) {
 }
 
 // Each task: reads one block. The working set of `buffers[1]` blocks is gone through again and again.
-void read_blocks(void *const *buffers, int64_t begin, int64_t end, void *scratch) {
+void read_blocks(void *const *buffers, int64_t begin, int64_t end, void *scratch, int64_t before) {
     const int64_t blocks = *(const int64_t *)buffers[1];
     vec a0 = {0}, a1 = {0}, a2 = {0}, a3 = {0}, a4 = {0}, a5 = {0}, a6 = {0}, a7 = {0};
     for (int64_t task = begin; task < end; ++task) {
@@ -38,7 +38,7 @@ void read_blocks(void *const *buffers, int64_t begin, int64_t end, void *scratch
 }
 
 // Each task: writes one block.
-void write_blocks(void *const *buffers, int64_t begin, int64_t end, void *scratch) {
+void write_blocks(void *const *buffers, int64_t begin, int64_t end, void *scratch, int64_t before) {
     const int64_t blocks = *(const int64_t *)buffers[1];
     vec value = {0};
     for (int64_t task = begin; task < end; ++task) {
@@ -49,7 +49,7 @@ void write_blocks(void *const *buffers, int64_t begin, int64_t end, void *scratc
 
 // Each task: e^x of one block in L1, by a polynomial of degree 5 on [-ln(2)/2, ln(2)/2]. Stands
 // for transcendental functions in general.
-void exp_block(void *const *buffers, int64_t begin, int64_t end, void *scratch) {
+void exp_block(void *const *buffers, int64_t begin, int64_t end, void *scratch, int64_t before) {
     const vec *x = buffers[0];
     vec *y = scratch;
     for (int64_t task = begin; task < end; ++task) {
@@ -68,13 +68,13 @@ void exp_block(void *const *buffers, int64_t begin, int64_t end, void *scratch) 
 }
 
 // Nothing: what remains is the cost of a step.
-void nothing(void *const *buffers, int64_t begin, int64_t end, void *scratch) {}
+void nothing(void *const *buffers, int64_t begin, int64_t end, void *scratch, int64_t before) {}
 
 #ifdef AMX
 #include <immintrin.h>
 
 // Each task: 1000 steps of 4 independent products of a 16x32 by a 32x16 bf16 tile.
-void peak_amx(void *const *buffers, int64_t begin, int64_t end, void *scratch) {
+void peak_amx(void *const *buffers, int64_t begin, int64_t end, void *scratch, int64_t before) {
     struct { uint8_t palette, start_row, reserved[14]; uint16_t columns[16]; uint8_t rows[16]; } config = {1};
     for (int tile = 0; tile < 8; ++tile) { config.columns[tile] = 64; config.rows[tile] = 16; }
     _tile_loadconfig(&config);

@@ -239,7 +239,7 @@ fn step(kernel: CpuKernel, buffers: Vec<BufferRef>, chunking: Chunking) -> CpuSt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::{Compiler, CompilerOptions, PoolOptions};
+    use crate::cpu::{Compiler, CompilerOptions, LoopCall, PoolOptions};
     use orch_files::Scratch;
 
     fn cache(dir: &Scratch, machine: &Machine) -> CompileCache {
@@ -260,7 +260,7 @@ mod tests {
             let mut scratch = AlignedBuffer::zeroed(BLOCK_BYTES);
             let pointers = [input.as_ptr().cast::<std::ffi::c_void>()];
             // SAFETY: the kernel has one tensor, of one block, and needs one block of scratch memory.
-            unsafe { kernel.call(pointers.as_ptr(), 0, 1, scratch.as_ptr()) };
+            unsafe { kernel.call(pointers.as_ptr(), &LoopCall::whole(1), scratch.as_ptr()) };
             for chunk in scratch.as_mut_slice().chunks_exact(4) {
                 let value = f32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
                 assert!((value - std::f32::consts::E).abs() < 1e-4, "{value}");

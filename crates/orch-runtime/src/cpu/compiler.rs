@@ -203,7 +203,7 @@ const NATIVE_FLAGS: &[&str] = &["-march=native", "-mcpu=native"];
 /// Uses all that generated sources rely on: headers, the mathematical library, vector types.
 const PROBE_SOURCE: &str = "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n\
     typedef float vec __attribute__((vector_size(16)));\n\
-    void probe(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
+    void probe(void *const *b, int64_t lo, int64_t hi, void *s, int64_t before) {\n\
     for (int64_t i = lo; i < hi; ++i) ((vec *)b[0])[i] *= ((vec *)b[1])[i] + expf((float)i); (void)s; }\n";
 
 const CANDIDATES: [&str; 3] = ["cc", "gcc", "clang"];
@@ -637,7 +637,7 @@ mod tests {
             "#include <stdint.h>\ntypedef int32_t lanes __attribute__((vector_size(32)));\n\
              __attribute__((noinline)) static lanes flags(lanes a) {\n\
              lanes r = {0}; _Pragma(\"GCC unroll 8\") for (int l = 0; l < 8; l++) r[l] = (int32_t)(a[l] != 0); return r; }\n\
-             void test(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
+             void test(void *const *b, int64_t lo, int64_t hi, void *s, int64_t before) {\n\
              lanes a, r; __builtin_memcpy(&a, b[0], 32); r = flags(a); __builtin_memcpy(b[1], &r, 32); }\n",
         );
         let input: Vec<u8> = [5i32, 0, -1, 7, 0, 0, 2, 3].into_iter().flat_map(i32::to_le_bytes).collect();

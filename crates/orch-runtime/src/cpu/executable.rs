@@ -7,7 +7,7 @@
 use super::aligned::{ALIGN_BYTES, AlignedBuffer};
 use super::launch::{Action, Launch, Program, scratch_bytes};
 use super::memory::{Memory, PointerTable, Scratch};
-use super::pool::Pool;
+use super::pool::{LoopCall, Pool};
 use crate::program::{Base, BufferRef, HostStep, ProgramError, RunError, StepProfile, check_sizes};
 use crate::view::{TensorView, TensorViewMut};
 use bytes::Bytes;
@@ -120,6 +120,7 @@ impl CpuExecutable {
         let outputs_in_memory = self.memory.outputs.iter_mut().zip(&mut *outputs);
         outputs_in_memory.for_each(|(tensor, output)| tensor.set_output(output));
         self.pointers.patch(&self.memory);
+        let awake = self.pool.keep_awake();
         let result = (0..self.program.steps.len()).try_for_each(|step| {
             // SAFETY: the program is valid (checked in `CpuProgram::new`), and the tensors have the sizes that it states and stay
             // borrowed until this function returns, outputs exclusively.
@@ -127,6 +128,7 @@ impl CpuExecutable {
             after_step(step);
             Ok(())
         });
+        drop(awake);
         for (tensor, output) in self.memory.outputs.iter_mut().zip(outputs) {
             tensor.deliver(output);
             tensor.release();
@@ -170,17 +172,18 @@ impl CpuExecutable {
         impl Shared<'_> {
             /// # Safety
             /// As [`CpuKernel::call`](super::kernel::CpuKernel), with a thread index that no other call is using.
-            unsafe fn call(&self, kernel: &super::CpuKernel, thread: usize, tasks: std::ops::Range<i64>) {
+            unsafe fn call(&self, kernel: &super::CpuKernel, call: &LoopCall) {
                 // SAFETY: the caller's promise.
-                unsafe { kernel.call(self.0, tasks.start, tasks.end, self.1.address(thread)) }
+                unsafe { kernel.call(self.0, call, self.1.address(call.thread)) }
             }
         }
         let kernel = &launch.kernel;
         let shared = Shared(pointers, &self.scratch);
-        self.pool.run(kernel.tasks(), launch.chunking, &|thread, tasks| {
+        self.pool.run(kernel.tasks(), launch.chunking, &|call| {
             // SAFETY: ranges are valid by the promise of this function; concurrent calls have disjoint tasks, and the
-            // pool uses each thread index, below the number of scratch parts, for one call at a time.
-            unsafe { shared.call(kernel, thread, tasks) }
+            // pool uses each thread index, below the number of scratch parts, for one call at a time, and names the task before only if no
+            // other launch used that part since.
+            unsafe { shared.call(kernel, call) }
         });
     }
 

@@ -3,7 +3,7 @@
 //! A kernel is a C function
 //!
 //! ```c
-//! void NAME(void *const *buffers, int64_t task_begin, int64_t task_end, void *scratch);
+//! void NAME(void *const *buffers, int64_t task_begin, int64_t task_end, void *scratch, int64_t task_before);
 //! ```
 //!
 //! - `buffers` points to one pointer per tensor, in the order that the launch lists them. Pointers from the arena and
@@ -12,16 +12,18 @@
 //! - The call does tasks `task_begin <= task < task_end` out of the kernel's fixed number of tasks. Calls for
 //!   different tasks may happen at the same time on different threads, and in any order; together they do all tasks.
 //! - `scratch` is 64-byte aligned memory of at least the size that the kernel needs, unshared during the call, of
-//!   undefined content.
+//!   undefined content, unless `task_before` is not negative: then `scratch` is as the call that ended with that task left it, which
+//!   was the last one on the same thread and belongs to the same launch.
 //! - It must not unwind, block, or keep pointers.
 
 use super::library::Loaded;
+use super::pool::LoopCall;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
 /// The C type of a kernel.
-pub type KernelEntry = unsafe extern "C" fn(*const *mut c_void, i64, i64, *mut c_void);
+pub type KernelEntry = unsafe extern "C" fn(*const *mut c_void, i64, i64, *mut c_void, i64);
 
 /// A kernel function of a loaded library.
 #[derive(Clone)]
@@ -48,16 +50,17 @@ impl CpuKernel {
         self.scratch_bytes
     }
 
-    /// Does the tasks `begin..end`.
+    /// Does the tasks of a call.
     ///
     /// # Safety
     /// `buffers` must point to as many pointers as the kernel has tensors, each to memory of the tensor's size. No code but
     /// calls of this kernel for other tasks may write that memory during the call, or read it if the kernel writes it;
-    /// `scratch` must point to [`scratch_bytes`](Self::scratch_bytes) bytes that no other code uses during the call.
+    /// `scratch` must point to [`scratch_bytes`](Self::scratch_bytes) bytes that no other code uses during the call,
+    /// nor has used since the task before.
     #[inline]
-    pub(super) unsafe fn call(&self, buffers: *const *mut c_void, begin: i64, end: i64, scratch: *mut u8) {
+    pub(super) unsafe fn call(&self, buffers: *const *mut c_void, call: &LoopCall, scratch: *mut u8) {
         // SAFETY: the library is loaded while `self` lives; the rest is the caller's promise.
-        unsafe { (self.entry)(buffers, begin, end, scratch.cast()) }
+        unsafe { (self.entry)(buffers, call.tasks.start, call.tasks.end, scratch.cast(), call.task_before) }
     }
 }
 
@@ -78,7 +81,7 @@ mod tests {
     fn a_serial_run_does_all_tasks() {
         let library = load(
             "#include <stdint.h>\n\
-             void twice(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
+             void twice(void *const *b, int64_t lo, int64_t hi, void *s, int64_t before) {\n\
              int32_t *t = s; const int32_t *x = b[0]; int32_t *y = b[1];\n\
              for (int64_t i = lo; i < hi; ++i) { t[0] = x[i]; y[i] = 2 * t[0]; } }\n",
         );

@@ -80,7 +80,7 @@ mod tests {
     use crate::cpu::testing::{Argument, compile_object, load, run_serial};
 
     const COUNT: &str = "#include <stdint.h>\n\
-        void NAME(void *const *b, int64_t lo, int64_t hi, void *s) { *(int64_t *)b[0] += VALUE * (hi - lo); }\n";
+        void NAME(void *const *b, int64_t lo, int64_t hi, void *s, int64_t before) { *(int64_t *)b[0] += VALUE * (hi - lo); }\n";
 
     fn call(kernel: &CpuKernel) -> i64 {
         let mut total = [0u8; 8];

@@ -27,4 +27,4 @@ pub use isa::missing_extensions;
 pub use kernel::CpuKernel;
 pub use launch::{Action, CpuStep, Launch, Program};
 pub use library::{Library, LoadError};
-pub use pool::{Chunking, Pool, PoolOptions};
+pub use pool::{Awake, Chunking, LoopCall, Pool, PoolOptions, usable_cores};

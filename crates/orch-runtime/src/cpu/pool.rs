@@ -8,16 +8,20 @@
 //!
 //! In a forked process, which has none of the threads, loops run on their callers.
 //!
-//! Idle threads spin for some microseconds, then give way to other programs, then sleep. A pool of one thread starts
-//! none and calls the loop body directly.
+//! Idle threads spin for some microseconds, then give way to other programs, then sleep; not while a run is going on, between whose
+//! loops they would be woken again ([`Pool::keep_awake`]). They are woken as a tree: each wakes two others before it works. A pool of
+//! one thread starts none and calls the loop body directly.
+//!
+//! What runs in one process shares a pool ([`Pool::shared`]): two of them would compete for the same CPUs. Loops that meet another
+//! caller's run on their callers alone, so that any number of callers may use it.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use crate::os;
@@ -27,7 +31,8 @@ use crate::os;
 pub struct PoolOptions {
     /// Threads that work on a loop, the caller's included; at least 1.
     pub threads: usize,
-    /// Binds each started thread to one of the CPUs that the process may use. The caller's thread stays free.
+    /// Binds each started thread to a CPU that the process may use, of a core of its own as far as there are enough. The caller's
+    /// thread stays free.
     pub pin: bool,
 }
 
@@ -61,11 +66,31 @@ pub struct Pool {
     forks: u32,
 }
 
-type Body<'a> = dyn Fn(usize, Range<i64>) + Sync + 'a;
+/// A call of a loop body.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoopCall {
+    /// The index of the thread: no other call of this loop has it meanwhile.
+    pub thread: usize,
+    /// The tasks to do.
+    pub tasks: Range<i64>,
+    /// The last task of the call before this one that had the same thread index, if that was of the same loop; otherwise -1.
+    pub task_before: i64,
+}
+
+impl LoopCall {
+    /// The only call of a loop.
+    pub fn whole(tasks: i64) -> Self {
+        Self { thread: 0, tasks: 0..tasks, task_before: -1 }
+    }
+}
+
+type Body<'a> = dyn Fn(&LoopCall) + Sync + 'a;
 
 /// The running loop. Its fields are valid while chunks of it are unfinished.
 #[derive(Clone, Copy)]
 struct Job {
+    /// Counts the loops of the pool.
+    number: u64,
     body: *const Body<'static>,
     tasks: i64,
     chunks: u32,
@@ -85,7 +110,25 @@ struct Share(AtomicU64);
 struct Bulletin {
     /// Counts loops (and the order to stop), so that idle threads notice a new one.
     epoch: AtomicU32,
+    /// Threads that the newest loop has chunks for, the caller's aside.
+    helpers: AtomicUsize,
     job: UnsafeCell<Job>,
+}
+
+/// Whether a thread sleeps, and how to wake it.
+#[derive(Default)]
+struct Sleeping {
+    is_asleep: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+/// While this lives, threads of the pool do not sleep.
+pub struct Awake<'a>(&'a Shared);
+
+impl Drop for Awake<'_> {
+    fn drop(&mut self) {
+        self.0.runs.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 struct Shared {
@@ -98,9 +141,10 @@ struct Shared {
     started: AtomicUsize,
     spin: Duration,
     awake: Duration,
-    /// Threads asleep until the epoch changes.
-    sleepers: AtomicUsize,
-    wake: (Mutex<()>, Condvar),
+    /// Runs that are going on: threads do not sleep meanwhile.
+    runs: AtomicUsize,
+    /// Each thread that sleeps until it is woken.
+    sleeping: Vec<Apart<Sleeping>>,
     /// True while the caller sleeps until `unfinished` is 0.
     caller_sleeps: AtomicBool,
     finished: (Mutex<()>, Condvar),
@@ -162,12 +206,36 @@ impl Pool {
         Self { shared, workers, running: Mutex::new(()), forks: os::forks() }
     }
 
+    /// The pool of this process with these options, which lives as long as somebody uses it.
+    pub fn shared(options: PoolOptions) -> Arc<Self> {
+        static POOLS: Mutex<Vec<(PoolOptions, Weak<Pool>)>> = Mutex::new(Vec::new());
+        // A process that was forked while the list was in use never gets it.
+        let Ok(mut pools) = POOLS.try_lock() else { return Arc::new(Self::new(options)) };
+        let usable = |(known, pool): &(PoolOptions, Weak<Pool>)| {
+            let pool = pool.upgrade().filter(|pool| *known == options && pool.forks == os::forks())?;
+            Some(pool)
+        };
+        if let Some(pool) = pools.iter().find_map(usable) {
+            return pool;
+        }
+        let pool = Arc::new(Self::new(options));
+        pools.retain(|(_, pool)| pool.strong_count() > 0);
+        pools.push((options, Arc::downgrade(&pool)));
+        pool
+    }
+
+    /// Keeps the threads from sleeping as long as the result lives: a run has many loops, and waking takes longer than most.
+    pub fn keep_awake(&self) -> Awake<'_> {
+        self.shared.runs.fetch_add(1, Ordering::SeqCst);
+        Awake(&self.shared)
+    }
+
     /// Threads that work on a loop, the caller's included. Loop bodies get a thread index below this.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Calls `body(thread, tasks)` for disjoint ranges that make up `0..tasks`, on several threads, and returns when
+    /// Calls `body` for disjoint ranges that make up `0..tasks`, on several threads, and returns when
     /// all calls have. At any time each thread index is used by one call of this loop only. A loop that finds the threads
     /// taken by another caller's runs on its caller alone; one that is started inside a loop body runs inline, under the
     /// same thread index.
@@ -179,13 +247,13 @@ impl Pool {
             return;
         }
         if let Some(inside) = INSIDE.get().filter(|inside| inside.pool == Arc::as_ptr(&self.shared)) {
-            return body(inside.thread, 0..tasks);
+            return body(&LoopCall { thread: inside.thread, ..LoopCall::whole(tasks) });
         }
         let threads = self.threads();
         let is_shared = threads > 1 && tasks > 1 && chunking != Chunking::Inline;
         let Some(running) = is_shared.then(|| self.take_threads()).flatten() else {
             let _inside = self.shared.enter(0);
-            return body(0, 0..tasks);
+            return body(&LoopCall::whole(tasks));
         };
         let per_thread = if chunking == Chunking::Dynamic { DYNAMIC_CHUNKS } else { 1 };
         let chunks = usize::try_from(tasks).unwrap_or(usize::MAX).min(threads * per_thread);
@@ -221,7 +289,8 @@ impl Drop for Pool {
             return;
         }
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.announce(usize::MAX);
+        self.shared.bulletin.0.epoch.fetch_add(1, Ordering::SeqCst);
+        (1..self.shared.sleeping.len()).for_each(|thread| self.shared.wake(thread));
         for worker in self.workers.drain(..) {
             // Loop bodies' panics are caught, so workers end normally.
             let _ = worker.join();
@@ -231,12 +300,13 @@ impl Drop for Pool {
 
 impl Shared {
     fn new(threads: usize, crowded: bool) -> Self {
-        fn no_body(_: usize, _: Range<i64>) {}
+        fn no_body(_: &LoopCall) {}
         let no_body: &'static Body<'static> = &no_body;
         Self {
             bulletin: Apart(Bulletin {
                 epoch: AtomicU32::new(0),
-                job: UnsafeCell::new(Job { body: no_body, tasks: 0, chunks: 1 }),
+                helpers: AtomicUsize::new(0),
+                job: UnsafeCell::new(Job { number: 0, body: no_body, tasks: 0, chunks: 1 }),
             }),
             shares: (0..threads).map(|_| Apart::default()).collect(),
             unfinished: Apart::default(),
@@ -244,8 +314,8 @@ impl Shared {
             started: AtomicUsize::new(0),
             spin: if crowded { Duration::ZERO } else { SPIN },
             awake: if crowded { Duration::ZERO } else { AWAKE },
-            sleepers: AtomicUsize::new(0),
-            wake: Default::default(),
+            runs: AtomicUsize::new(0),
+            sleeping: (0..threads).map(|_| Apart::default()).collect(),
             caller_sleeps: AtomicBool::new(false),
             finished: Default::default(),
             panic: Mutex::new(None),
@@ -260,7 +330,10 @@ impl Shared {
         let body = unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) };
         debug_assert_eq!(self.unfinished.0.load(Ordering::Relaxed), 0);
         // SAFETY: no chunk is unfinished, so no thread reads the job; the `running` lock keeps other writers out.
-        unsafe { *self.bulletin.0.job.get() = Job { body, tasks, chunks } };
+        unsafe {
+            let job = &mut *self.bulletin.0.job.get();
+            *job = Job { number: job.number + 1, body, tasks, chunks };
+        }
         self.unfinished.0.store(chunks as usize, Ordering::Relaxed);
         // Shares beyond these stay empty, as the last loop left them.
         let owners = threads.min(chunks as usize);
@@ -268,30 +341,31 @@ impl Shared {
             let bound = |thread: usize| (chunks as u64 * thread as u64) / owners as u64;
             share.0.0.store(bound(thread) << 32 | bound(thread + 1), Ordering::Release);
         }
-        self.announce(chunks as usize - 1);
+        self.bulletin.0.helpers.store(owners - 1, Ordering::SeqCst);
+        self.bulletin.0.epoch.fetch_add(1, Ordering::SeqCst);
+        self.wake_below(0);
     }
 
-    /// Tells idle threads to look for chunks, and wakes some if fewer than `helpers` are awake.
-    fn announce(&self, helpers: usize) {
-        self.bulletin.0.epoch.fetch_add(1, Ordering::SeqCst);
-        let sleepers = self.sleepers.load(Ordering::SeqCst);
-        let awake = self.shares.len() - 1 - sleepers;
-        let missing = helpers.saturating_sub(awake);
-        if sleepers == 0 || missing == 0 {
-            return;
-        }
-        // A thread that has counted itself asleep holds the lock until it waits, so it does not miss the notification.
-        drop(lock(&self.wake.0));
-        if missing >= sleepers {
-            self.wake.1.notify_all();
-        } else {
-            (0..missing).for_each(|_| self.wake.1.notify_one());
+    /// Wakes the two threads that this one has to wake, if the newest loop has chunks for them and they sleep.
+    fn wake_below(&self, thread: usize) {
+        let helpers = self.bulletin.0.helpers.load(Ordering::SeqCst);
+        (2 * thread + 1..=2 * thread + 2)
+            .filter(|&below| below <= helpers)
+            .for_each(|below| self.wake(below));
+    }
+
+    fn wake(&self, thread: usize) {
+        let Sleeping { is_asleep, thread } = &self.sleeping[thread].0;
+        if is_asleep.load(Ordering::SeqCst) && is_asleep.swap(false, Ordering::SeqCst) {
+            thread.get().into_iter().for_each(Thread::unpark);
         }
     }
 
     /// Takes and runs chunks, first this thread's own, until there are none.
     fn work(&self, thread: usize) {
         let mut done = 0;
+        // The last task that was done here, and the number of its loop.
+        let mut before = (-1, 0);
         for owner in (thread..self.shares.len()).chain(0..thread) {
             while let Some(chunk) = self.shares[owner].0.take() {
                 // SAFETY: this thread holds an unfinished chunk of the job, so the job is not written, and its body
@@ -302,8 +376,10 @@ impl Shared {
                 };
                 let result = catch_unwind(AssertUnwindSafe(|| {
                     let _inside = self.enter(thread);
-                    body(thread, job.range(chunk));
+                    let task_before = if before.1 == job.number { before.0 } else { -1 };
+                    body(&LoopCall { thread, tasks: job.range(chunk), task_before });
                 }));
+                before = (job.range(chunk).end - 1, job.number);
                 if let Err(panic) = result {
                     lock(&self.panic).get_or_insert(panic);
                 }
@@ -341,21 +417,24 @@ impl Shared {
     /// The life of a worker.
     fn serve(&self, thread: usize) {
         let mut seen = 0;
+        let Sleeping { is_asleep, thread: own } = &self.sleeping[thread].0;
+        own.get_or_init(std::thread::current);
         self.started.fetch_add(1, Ordering::SeqCst);
         loop {
             let changed = || self.bulletin.0.epoch.load(Ordering::SeqCst) != seen;
             if !self.stays_awake_until(changed) {
-                let mut guard = lock(&self.wake.0);
-                self.sleepers.fetch_add(1, Ordering::SeqCst);
-                while !changed() {
-                    guard = self.wake.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+                // A change that is not seen below is announced by a thread that sees this one asleep.
+                is_asleep.store(true, Ordering::SeqCst);
+                while !changed() && is_asleep.load(Ordering::SeqCst) {
+                    std::thread::park();
                 }
-                self.sleepers.fetch_sub(1, Ordering::SeqCst);
+                is_asleep.store(false, Ordering::SeqCst);
             }
             seen = self.bulletin.0.epoch.load(Ordering::SeqCst);
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
+            self.wake_below(thread);
             self.work(thread);
         }
     }
@@ -372,7 +451,8 @@ impl Shared {
                 std::hint::spin_loop();
             }
             let waited = start.get_or_insert_with(Instant::now).elapsed();
-            if waited >= self.awake {
+            let is_between_runs = self.awake.is_zero() || self.runs.load(Ordering::SeqCst) == 0;
+            if waited >= self.awake && is_between_runs {
                 return condition();
             }
             if waited >= self.spin {
@@ -410,9 +490,24 @@ impl Job {
     }
 }
 
-/// The allowed CPUs, beginning with the one that the caller runs on: started threads take the others first.
+/// Threads that run at the same time without sharing a core: the cores that this process may use, or the CPUs that it may keep busy
+/// (a container's quota) where those are fewer.
+pub fn usable_cores() -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    match os::cores(&os::allowed_cpus()).len() {
+        0 => cpus,
+        cores => cores.min(cpus),
+    }
+}
+
+/// One allowed CPU of each core, beginning with the one that the caller runs on, then the others of the cores: started threads take
+/// the other cores first.
 fn cpus_from_here() -> Vec<usize> {
-    let mut cpus = os::allowed_cpus();
+    let allowed = os::allowed_cpus();
+    let cores = os::cores(&allowed);
+    let most = cores.iter().map(Vec::len).max().unwrap_or(0);
+    let mut cpus: Vec<usize> =
+        (0..most).flat_map(|at| cores.iter().filter_map(move |core| core.get(at).copied())).collect();
     if let Some(idx) = os::current_cpu().and_then(|here| cpus.iter().position(|&cpu| cpu == here)) {
         cpus.rotate_left(idx);
     }

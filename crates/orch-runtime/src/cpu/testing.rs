@@ -1,6 +1,7 @@
 //! For this crate's tests: C text to loaded code, and direct calls of it.
 
 use super::compiler::Job;
+use super::pool::LoopCall;
 use super::{AlignedBuffer, Compiler, CompilerOptions, CpuKernel, Library};
 use orch_files::Scratch;
 use std::ffi::c_void;
@@ -44,5 +45,5 @@ pub(crate) fn run_serial(kernel: &CpuKernel, arguments: &mut [Argument<'_>]) {
         .collect();
     // SAFETY: the pointers are to live slices, of which only the `Write` ones, borrowed exclusively, are written, and the
     // scratch memory has the size that the kernel needs.
-    unsafe { kernel.call(pointers.as_ptr(), 0, kernel.tasks(), scratch.as_ptr()) };
+    unsafe { kernel.call(pointers.as_ptr(), &LoopCall::whole(kernel.tasks()), scratch.as_ptr()) };
 }

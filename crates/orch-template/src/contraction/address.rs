@@ -1,8 +1,9 @@
 //! Where a register tile reads its rows and its panel.
 
-use super::emitter::{ContractionEmitter, RegisterTile, RowScratch};
+use super::emitter::{ContractionEmitter, RegisterTile, RowScratch, WindowScratch};
 use super::operand::{PanelsFrom, RowsFrom};
 use super::pack_cost::RowOrder;
+use super::window::{TermLoops, Window};
 use orch_compute::expr::{BufferId, Expr, ExprId};
 use orch_compute::simplify::simplify;
 use orch_thread::program::Stmt;
@@ -11,7 +12,8 @@ use orch_thread::program::Stmt;
 pub(super) struct RowAddresses {
     pub buffer: BufferId,
     pub bases: Vec<ExprId>,
-    pub stride: i64,
+    /// The loops over K; their strides count from the bases.
+    pub terms: TermLoops,
 }
 
 pub(super) fn row_addresses(
@@ -23,7 +25,7 @@ pub(super) fn row_addresses(
         RowsFrom::Scratch(_) => {
             let RowScratch { buffer, order, distance } = ctx.row_scratch.expect("declared with the rows");
             let exprs = &mut ctx.program.exprs;
-            let local = exprs.sub(tile.first_row, tile.span_row);
+            let local = exprs.sub(tile.first_row, tile.block_row);
             let (first, between, stride) = match order {
                 RowOrder::KInner => (exprs.mul_const(local, distance as i64), distance, 1),
                 RowOrder::RowsInner => (exprs.add_const(local, ctx.lanes as i64), 1, distance as i64),
@@ -31,8 +33,9 @@ pub(super) fn row_addresses(
             let base = bind_offset(ctx, "a_base", first, out);
             let bases =
                 (0..tile.rows).map(|row| ctx.program.exprs.add_const(base, (row * between) as i64)).collect();
-            RowAddresses { buffer, bases, stride }
+            RowAddresses { buffer, bases, terms: ctx.one_run(stride) }
         }
+        RowsFrom::Window(window) => window_addresses(ctx, &window, tile, out),
         RowsFrom::Argument { arg, stride } => {
             let zero = ctx.program.exprs.index(0);
             let offset_of = |ctx: &mut ContractionEmitter<'_>, row: usize| {
@@ -56,9 +59,61 @@ pub(super) fn row_addresses(
                 });
             }
             let buffer = ctx.arg_buffers[arg.index()].expect("arguments that are read are passed");
-            RowAddresses { buffer, bases, stride }
+            RowAddresses { buffer, bases, terms: ctx.one_run(stride) }
         }
     }
+}
+
+/// Where rows lie in a window. Those of a tile that lies within a line are at equal distances.
+fn window_addresses(
+    ctx: &mut ContractionEmitter<'_>,
+    window: &Window,
+    tile: &RegisterTile,
+    out: &mut Vec<Stmt>,
+) -> RowAddresses {
+    let WindowScratch { buffer, strides, terms } =
+        ctx.window_scratch.clone().expect("declared with the rows");
+    let axes = ctx.form.m.clone();
+    let extents: Vec<usize> = axes.iter().map(|&axis| ctx.block.extent(axis)).collect();
+    let distances: Vec<i64> = (axes.iter())
+        .map(|&axis| {
+            let mut places = window.coordinates.iter().zip(&strides);
+            let distance =
+                places.find_map(|(at, stride)| at.row.filter(|it| it.0 == axis).map(|it| it.1 * stride));
+            distance.unwrap_or(0) as i64
+        })
+        .collect();
+    let line_rows = window.line_rows as i64;
+    let exprs = &mut ctx.program.exprs;
+    let lines = exprs.index(line_rows);
+    let block_line = exprs.floor_div(tile.block_row, lines);
+    let line_elems = (window.line_step() * strides[window.line]) as i64;
+    let start = exprs.mul_const(block_line, line_elems);
+    let offset_of = |ctx: &mut ContractionEmitter<'_>, row: usize| {
+        let exprs = &mut ctx.program.exprs;
+        let at = exprs.add_const(tile.first_row, row as i64);
+        let mut offset = exprs.index(0);
+        for (value, &distance) in exprs.unflatten(at, &extents).into_iter().zip(&distances) {
+            let part = exprs.mul_const(value, distance);
+            offset = exprs.add2(offset, part);
+        }
+        exprs.sub(offset, start)
+    };
+    let first = offset_of(ctx, 0);
+    let base = bind_offset(ctx, "a_base", first, out);
+    let is_within_line = window.row_run.is_multiple_of(ctx.schedule.rows) && tile.rows == ctx.schedule.rows;
+    let step = distances.last().copied().unwrap_or(0);
+    let bases = (0..tile.rows)
+        .map(|row| match row {
+            0 => base,
+            row if is_within_line => ctx.program.exprs.add_const(base, row as i64 * step),
+            row => {
+                let offset = offset_of(ctx, row);
+                bind_offset(ctx, "a_base", offset, out)
+            }
+        })
+        .collect();
+    RowAddresses { buffer, bases, terms }
 }
 
 /// Buffer, first offset and distance between neighbours along K of the tile's panel.

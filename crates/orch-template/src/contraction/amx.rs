@@ -104,10 +104,11 @@ fn row_address(
     match ctx.rows.clone() {
         RowsFrom::Scratch(_) => {
             let RowScratch { buffer, distance, .. } = ctx.row_scratch.expect("declared with the rows");
-            let local = exprs.sub(row, tile.span_row);
+            let local = exprs.sub(row, tile.block_row);
             let line = exprs.mul_const(local, distance as i64);
             (buffer, bind_offset(ctx, "a_base", line, out), distance as i64)
         }
+        RowsFrom::Window(_) => unreachable!("tiles read rows in place or as they are packed"),
         RowsFrom::Argument { arg, .. } => {
             let zero = exprs.index(0);
             let element = ctx.import_scalar(ctx.a, &[(ctx.flat.m, row), (ctx.flat.k, zero)]);
@@ -130,7 +131,7 @@ pub(super) fn clear_rows(
     end: ExprId,
 ) -> Option<Stmt> {
     let split = ctx.schedule.row_split(ctx.extents.m);
-    let height = MAX_TILE_ROWS.min(ctx.schedule.rows);
+    let (height, block_rows) = (MAX_TILE_ROWS.min(ctx.schedule.rows), ctx.schedule.block_rows);
     if split.rests == 0 || split.rest_rows >= height {
         return None;
     }
@@ -138,10 +139,12 @@ pub(super) fn clear_rows(
     let row_var = exprs.declare_index("row", ctx.extents.m.next_multiple_of(ctx.schedule.rows));
     let row = exprs.var(row_var);
     let used = exprs.sub(end, first);
-    let raised = exprs.add_const(used, height as i64 - 1);
     let height_expr = exprs.index(height as i64);
-    let tiles = exprs.floor_div(raised, height_expr);
-    let past = exprs.mul_const(tiles, height as i64);
+    let tiles = exprs.floor_div(used, height_expr);
+    let full = exprs.mul_const(tiles, height as i64);
+    let raised = exprs.add_const(full, height as i64);
+    let room = exprs.index(block_rows as i64);
+    let past = exprs.min(raised, room);
     let past = exprs.add2(first, past);
     let past = simplify(exprs, past);
     let local = exprs.sub(row, first);

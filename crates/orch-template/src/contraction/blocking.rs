@@ -5,6 +5,7 @@ use super::math_unit::{AMX_COLUMNS, AMX_K, AMX_SIDE, CpuMathUnit};
 use super::pack_cost::RowOrder;
 use super::schedule::CpuContractionSchedule;
 use super::staging::Staging;
+use super::window::WindowSize;
 use orch_thread::amx::MAX_TILE_ROWS;
 use orch_thread::target::CpuTarget;
 
@@ -83,11 +84,17 @@ const STREAMED_COLUMNS: usize = 256;
 /// Multiply-adds that a unit could do while an element of a row comes from the L2, every time it is read.
 const COLLISION_SLOTS: f64 = 2.3;
 
+/// Multiply-adds that a unit could do while an address of a row that is not a constant distance away is fetched.
+const CROSSING_SLOTS: f64 = 0.2;
+
 /// Multiply-adds that a unit could do while one vector of a panel comes from the L2.
 const PANEL_VECTOR_SLOTS: f64 = 5.5;
 
 /// Bytes of the second operand's panel and the first operand's block that should stay in the L2.
 const CACHE_SHARE: f64 = 0.5;
+
+/// Share of the L2 that the part of a window for a block of rows may take.
+const WINDOW_SHARE: f64 = 0.25;
 
 /// Share of the L2 that a block of rows and a panel may take before K is blocked.
 const BLOCKING_SHARE: f64 = 0.75;
@@ -98,32 +105,18 @@ const BLOCK_TERMS: usize = 512;
 /// Most rows of a block for which K is blocked.
 const MOST_BLOCK_ROWS: usize = 256;
 
-/// Least columns of such a block: its rows may have to be copied for them.
-const MIN_BLOCK_COLUMNS: usize = 128;
+/// Rows of a work item that walks K in blocks, at least, so that a part of a panel serves several row tiles.
+const MIN_BLOCKED_ROWS: usize = 24;
 
-/// Least work of a work item in multiply-adds: about 20 microseconds, so that handing work items out costs nothing.
-const MIN_TASK_MULTIPLY_ADDS: usize = 1 << 20;
+/// Blocks of rows that are packed, at most, where a cache would hold more rows at a time: panels pass by for each block.
+const MOST_PACKED_BLOCKS: usize = 8;
 
-/// Work items of a product that copies its rows: every work item streams all panels of the second operand, so few.
-const COPYING_TASKS: usize = 8;
-
-/// Least rows of a work item that copies them.
-const MIN_COPIED_ROWS: usize = 96;
-
-/// Least columns of a work item that copies rows which other work items copy too.
-const MIN_COPYING_COLUMNS: usize = 160;
+/// Rows of a block that is packed, at most, where there are fewer than fill a cache: panels meet all of them before the next ones, and
+/// threads that work on one block pack it each.
+const PACKED_ROWS: usize = 64;
 
 /// Most rows of a work item in scratch where rows are the inner coordinate: neighbours along K stay within a page or two.
 const MOST_INNER_ROWS: usize = 384;
-
-/// Work items per thread that even out their lengths.
-const TASKS_WANTED: usize = 16;
-
-/// Work items into which the products are worth being cut.
-fn work_items_wanted(shape: GemmShape) -> usize {
-    let multiply_adds = shape.batch * shape.m * shape.n * shape.k;
-    (multiply_adds / MIN_TASK_MULTIPLY_ADDS).clamp(1, TASKS_WANTED)
-}
 
 impl CpuContractionSchedule {
     /// Schedules in order of modelled cost, best first; at most `limit`.
@@ -150,7 +143,8 @@ impl CpuContractionSchedule {
         }
         let ranked = tiles.into_iter().map(|tile| {
             let schedule = Self::blocked(extents, staging, tile, lanes, target);
-            (schedule.modelled_slots(extents, staging, lanes, target), schedule)
+            let slots = schedule.modelled_slots(extents, staging, lanes, target);
+            (slots * (1.0 + BALANCE_WEIGHT * schedule.imbalance(extents, lanes)), schedule)
         });
         let mut ranked: Vec<(f64, Self)> = ranked.collect();
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -194,30 +188,30 @@ impl CpuContractionSchedule {
             Some(RowOrder::RowsInner) => cache_rows.min(MOST_INNER_ROWS),
             _ => cache_rows,
         };
-        let tasks = work_items_wanted(extents).div_ceil(batch.max(1));
-        let whole = |count: usize| count.max(1).next_multiple_of(rows).min(m.max(1).next_multiple_of(rows));
-        let (block_rows, block_panels) = match (staging.rows.is_some(), staging.panels) {
-            (true, true) => (whole(cache_rows.min(m)), panels),
-            (true, false) => {
-                let even = m.div_ceil(tasks.min(COPYING_TASKS)).max(MIN_COPIED_ROWS).min(cache_rows);
-                let row_blocks = m.div_ceil(even).max(1);
-                let wanted = tasks.min(COPYING_TASKS).div_ceil(row_blocks);
-                let panel_blocks = wanted.min(n / MIN_COPYING_COLUMNS).max(1);
-                (whole(m.div_ceil(row_blocks)), panels.div_ceil(panel_blocks))
+        let strips = m.div_ceil(rows).max(1);
+        let blocks = match (staging.rows.is_some(), staging.window, staging.panels) {
+            (_, Some(window), _) => strips.div_ceil(window_strips(window, rows, target)),
+            (true, None, false) => {
+                let even = m.div_ceil(PACKED_ROWS).min(MOST_PACKED_BLOCKS);
+                strips.div_ceil((cache_rows / rows).max(1)).max(even)
             }
-            (false, true) => (whole(m), panels.div_ceil(tasks).max(1)),
-            (false, false) => {
-                let block_rows = whole(cache_rows.min(m));
-                let row_blocks = m.div_ceil(block_rows).max(1);
-                let panel_blocks = tasks.div_ceil(row_blocks).min(panels);
-                if panel_blocks * row_blocks * 2 > tasks {
-                    (block_rows, panels.div_ceil(panel_blocks))
-                } else {
-                    (whole(m.div_ceil(tasks.div_ceil(panels))), 1)
-                }
-            }
+            (true, None, true) | (false, None, false) => strips.div_ceil((cache_rows / rows).max(1)),
+            // A panel is packed for all rows that it meets.
+            (false, None, true) => 1,
         };
-        Self { rows, vectors, block_rows, block_panels, block_k: k }
+        let block_strips = strips.div_ceil(blocks.max(1));
+        let tiles = TileGrid { others: batch * strips.div_ceil(block_strips), strips: block_strips, panels };
+        let tile_work = tile_work((rows, vectors * lanes), k);
+        let least_strips = if staging.panels { block_strips } else { 1 };
+        let cut = tiles.cut(tile_work, least_strips);
+        Self {
+            rows,
+            vectors,
+            block_rows: block_strips.next_multiple_of(cut.strips) * rows,
+            block_panels: cut.panels,
+            task_rows: cut.strips * rows,
+            block_k: k,
+        }
     }
 
     /// The work item blocking for K so long that a panel and a block of rows do not stay in the L2:
@@ -233,29 +227,58 @@ impl CpuContractionSchedule {
         let (width, elem_bytes) = (vectors * lanes, target.vector_bytes / lanes);
         if staging.waits_for_panels((rows, width), extents, target) && k > STREAMED_TERMS {
             let panels = n.div_ceil(width).max(1);
-            let tasks = work_items_wanted(extents).div_ceil(batch.max(1));
-            let panel_blocks = tasks.min(n / STREAMED_COLUMNS).max(1);
-            let (block_rows, block_panels) = (m.next_multiple_of(rows), panels.div_ceil(panel_blocks));
-            return Some(Self { rows, vectors, block_rows, block_panels, block_k: STREAMED_TERMS });
+            let strips = m.div_ceil(rows).max(1);
+            let tiles = TileGrid { others: batch, strips, panels };
+            let cut = tiles.cut(tile_work((rows, width), k), strips);
+            let block_panels = cut.panels.max(STREAMED_COLUMNS.div_ceil(width)).min(panels);
+            let block_rows = strips * rows;
+            let block_k = STREAMED_TERMS;
+            return Some(Self { rows, vectors, block_rows, block_panels, task_rows: block_rows, block_k });
         }
-        let whole = |count: usize| count.next_multiple_of(rows).min(m.next_multiple_of(rows));
-        let block_rows = whole(m.div_ceil(m.div_ceil(MOST_BLOCK_ROWS).max(1)).max(1));
-        let working_set = (block_rows + width) * k * elem_bytes;
+        let strips = m.div_ceil(rows).max(1);
+        let most = staging.window.map_or(strips, |window| window_strips(window, rows, target));
+        let block_strips = strips.div_ceil(strips.div_ceil(most).max(m.div_ceil(MOST_BLOCK_ROWS)).max(1));
+        let row_elems =
+            staging.window.map_or(block_strips * rows * k, |window| window.elems_of(block_strips * rows));
+        let working_set = (row_elems + width * k) * elem_bytes;
         if staging.panels || m < 2 * rows || (working_set as f64) < target.l2_bytes as f64 * BLOCKING_SHARE {
             return None;
         }
-        let block_k = k.div_ceil(k.div_ceil(BLOCK_TERMS)).next_multiple_of(lanes);
+        let block_k = match staging.window.map(|window| window.run) {
+            // Blocks of whole runs, or of even parts of them.
+            Some(run) if run <= BLOCK_TERMS => BLOCK_TERMS / run * run,
+            Some(run) => {
+                run / (2..).find(|&parts| run.is_multiple_of(parts) && run / parts <= BLOCK_TERMS)?
+            }
+            None => k.div_ceil(k.div_ceil(BLOCK_TERMS)).next_multiple_of(lanes),
+        };
         if block_k >= k {
             return None;
         }
         let panels = n.div_ceil(width).max(1);
-        let row_blocks = m.div_ceil(block_rows);
-        let room = (target.l2_bytes / 4 / (block_rows * width * elem_bytes)).max(1);
-        let tasks = work_items_wanted(extents).div_ceil(batch * row_blocks);
-        let panel_blocks =
-            panels.div_ceil(room).max(tasks).min(panels.div_ceil(MIN_BLOCK_COLUMNS.div_ceil(width)));
-        let block_panels = panels.div_ceil(panel_blocks.max(1));
-        Some(Self { rows, vectors, block_rows, block_panels, block_k })
+        let tiles = TileGrid { others: batch * strips.div_ceil(block_strips), strips: block_strips, panels };
+        let cut = tiles.cut(tile_work((rows, width), k), MIN_BLOCKED_ROWS.div_ceil(rows).min(block_strips));
+        let room = (target.l2_bytes / 4 / (cut.strips * rows * width * elem_bytes)).max(1);
+        Some(Self {
+            rows,
+            vectors,
+            block_rows: block_strips.next_multiple_of(cut.strips) * rows,
+            block_panels: cut.panels.min(room),
+            task_rows: cut.strips * rows,
+            block_k,
+        })
+    }
+
+    /// How much longer than an even share the largest share of work items is, a mean over numbers of threads; 0 for products that
+    /// are too small for many threads.
+    fn imbalance(&self, extents: GemmShape, lanes: usize) -> f64 {
+        let grid = self.grid(extents, lanes);
+        let tiles = (extents.m.div_ceil(self.rows) * extents.n.div_ceil(self.vectors * lanes)).max(1);
+        let of_task = (self.task_rows / self.rows * self.block_panels) as f64;
+        let imbalance = mean_imbalance(grid.tasks(), of_task / (extents.batch * tiles) as f64, 0.0) - 1.0;
+        let multiply_adds = extents.batch * extents.m * extents.n * extents.k;
+        let size = (multiply_adds as f64 / (EVEN_FOR[2] * MIN_TASK_MULTIPLY_ADDS) as f64).min(1.0);
+        size * imbalance.min(MOST_IMBALANCE)
     }
 
     /// Slots of a multiply-add unit that one product takes: each step of `k` issues `rows * vectors` multiply-adds
@@ -273,12 +296,15 @@ impl CpuContractionSchedule {
             || staging.panel_lines_collide(terms, target)
             || staging.waits_for_panels((self.rows, self.vectors * lanes), extents, target);
         let stream = if is_streamed { PANEL_VECTOR_SLOTS } else { 1.0 };
+        // Rows that go from line to line of a window have an address each.
+        let is_crossing = staging.window.is_some_and(|window| !window.row_run.is_multiple_of(self.rows));
         let tile = |rows: usize, vectors: usize| {
             let collides = staging.rows_collide(rows, target);
             let (rows, vectors) = (rows as f64, vectors as f64);
             let step = (rows * vectors).max(rows + vectors).max(stream * vectors).max(LATENCY);
             let issue = step + ISSUE_SHARE * (rows + vectors);
             let issue = issue + if collides { COLLISION_SLOTS * rows } else { 0.0 };
+            let issue = issue + if is_crossing { CROSSING_SLOTS * rows } else { 0.0 };
             extents.k as f64 * issue + STORE_AND_SETUP * rows * vectors + TILE_SETUP
         };
         let split = self.row_split(extents.m);
@@ -301,9 +327,93 @@ impl CpuContractionSchedule {
     }
 }
 
+/// Multiply-adds of a work item, at least: some microseconds, so that handing work items out costs little.
+const MIN_TASK_MULTIPLY_ADDS: usize = 1 << 17;
+
+/// Work items, at most, of a product of usual size: so many even out among as many threads as machines have.
+const MOST_TASKS: usize = 256;
+
+/// Numbers of threads for which work items should be even.
+const EVEN_FOR: [usize; 4] = [4, 8, 16, 32];
+
+/// Share of the modelled time that is taken to be shared among threads, in the choice of a register tile.
+const BALANCE_WEIGHT: f64 = 0.15;
+
+/// Work items by which threads that start late, or are slower than others, are apart at the end.
+const UNEVEN_TASKS: f64 = 0.25;
+
+/// Imbalance, at most, that counts in the choice of a register tile: time alone on a core counts more.
+const MOST_IMBALANCE: f64 = 0.5;
+
+/// Modelled cost of each work item, as a share of the product.
+const TASK_COST: f64 = 1e-4;
+
+/// Row tiles of a block whose part of a window stays in the L2 beside panels.
+fn window_strips(window: WindowSize, rows: usize, target: &CpuTarget) -> usize {
+    let most_elems = (target.l2_bytes as f64 * WINDOW_SHARE) as usize / size_of::<f32>();
+    let fits = |strips: &usize| window.elems_of(strips * rows) <= most_elems;
+    (1..=(window.lines * window.line_rows).div_ceil(rows)).take_while(fits).last().unwrap_or(1)
+}
+
+/// How many times as long as an even share the largest share is, a mean over numbers of threads, if there are so many work items, the
+/// largest of which are such a part of all work, and threads are so many of them apart at the end.
+fn mean_imbalance(tasks: usize, largest: f64, uneven_tasks: f64) -> f64 {
+    let of = |threads: &usize| {
+        let rounds = tasks.div_ceil(*threads) as f64 + uneven_tasks;
+        (rounds * largest).min(1.0) * *threads as f64
+    };
+    EVEN_FOR.iter().map(of).map(|times| times.max(1.0)).sum::<f64>() / EVEN_FOR.len() as f64
+}
+
+/// The work of a register tile of so many rows and columns, in multiply-adds: a skinny GEMM waits for its panels, and results are stored.
+fn tile_work((rows, width): (usize, usize), k: usize) -> usize {
+    const ROWS_OF_A_PANEL: usize = 8;
+    const OF_A_RESULT: usize = 32;
+    width * (k * rows.max(ROWS_OF_A_PANEL) + rows * OF_A_RESULT)
+}
+
+/// Register tiles that are cut into work items: `strips` by `panels` of them, `others` times.
+struct TileGrid {
+    others: usize,
+    strips: usize,
+    panels: usize,
+}
+
+/// Register tiles of one work item.
+struct TaskTiles {
+    strips: usize,
+    panels: usize,
+}
+
+impl TileGrid {
+    /// The most even work items of at least so many strips, and of enough work if a register tile is so many multiply-adds.
+    fn cut(&self, tile_multiply_adds: usize, least_strips: usize) -> TaskTiles {
+        let Self { others, strips, panels } = *self;
+        let least_tiles = MIN_TASK_MULTIPLY_ADDS.div_ceil(tile_multiply_adds.max(1));
+        let least_tiles = least_tiles.max((others * strips * panels).div_ceil(MOST_TASKS));
+        let of_strips = (least_strips..strips).map(|strips| TaskTiles { strips, panels: 1 });
+        let of_panels = (1..=panels).map(|panels| TaskTiles { strips, panels });
+        let mut best: Option<(f64, TaskTiles)> = None;
+        for cut in of_strips.chain(of_panels) {
+            let is_small = cut.strips * cut.panels < least_tiles;
+            if is_small && cut.strips * cut.panels < strips * panels {
+                continue;
+            }
+            let tasks = others * strips.div_ceil(cut.strips) * panels.div_ceil(cut.panels);
+            let largest = (cut.strips * cut.panels) as f64 / (others * strips * panels) as f64;
+            let cost = mean_imbalance(tasks, largest, UNEVEN_TASKS) + TASK_COST * tasks as f64;
+            if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                best = Some((cost, cut));
+            }
+        }
+        best.map_or(TaskTiles { strips, panels }, |(_, cut)| cut)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contraction::RowOrder;
     use orch_thread::target::{X86_64_AMX, X86_64_V3, X86_64_V4};
 
     #[test]
@@ -324,6 +434,75 @@ mod tests {
         }
     }
 
+    /// The speed-up that work items of exact sizes allow.
+    fn speed_up(extents: GemmShape, schedule: &CpuContractionSchedule, threads: usize) -> f64 {
+        let grid = schedule.grid(extents, 16);
+        let of_block =
+            |size: usize, part: usize, all: usize| ((part + 1) * size).min(all) - (part * size).min(all);
+        let mut sizes = Vec::new();
+        for block in 0..grid.row_blocks {
+            let rows = of_block(schedule.block_rows, block, extents.m);
+            for panel in 0..grid.panel_blocks {
+                let columns = of_block(schedule.block_panels * schedule.vectors * 16, panel, extents.n);
+                let parts = 0..grid.row_parts;
+                sizes.extend(parts.map(|part| of_block(schedule.task_rows, part, rows) * columns));
+            }
+        }
+        let sizes = sizes.repeat(extents.batch);
+        let share = |thread: usize| thread * sizes.len() / threads;
+        let largest = (0..threads).map(|it| sizes[share(it)..share(it + 1)].iter().sum::<usize>()).max();
+        sizes.iter().sum::<usize>() as f64 / largest.unwrap_or(1) as f64
+    }
+
+    #[test]
+    fn work_items_keep_many_threads_busy() {
+        let of_window = |line_rows: usize, lines: usize, channels: usize, step: usize| WindowSize {
+            line_rows,
+            lines,
+            step,
+            first: 3,
+            step_elems: (line_rows * step + 2) * channels,
+            run: 3 * channels,
+            row_run: line_rows,
+        };
+        let window = |line_rows, lines, channels| Staging {
+            window: Some(of_window(line_rows, lines, channels, 1)),
+            ..Staging::default()
+        };
+        let packed = Staging { rows: Some(RowOrder::KInner), ..Staging::default() };
+        let products = [
+            // ResNet-50, its convolutions of 3 x 3 and of one pixel.
+            (window(56, 56, 64), 3136, 64, 576),
+            (window(28, 28, 128), 784, 128, 1152),
+            (window(14, 14, 256), 196, 256, 2304),
+            (window(7, 7, 512), 49, 512, 4608),
+            (Staging::default(), 3136, 256, 64),
+            (Staging::default(), 784, 512, 256),
+            (Staging::default(), 196, 1024, 512),
+            (Staging::default(), 49, 2048, 1024),
+            // BERT and ViT, with and without a fused producer.
+            (Staging::default(), 128, 768, 768),
+            (Staging::default(), 128, 768, 3072),
+            (packed, 128, 3072, 768),
+            (packed, 197, 768, 768),
+        ];
+        let mut time = [0.0; 3];
+        let mut all = 0.0;
+        for (staging, m, n, k) in products {
+            let extents = GemmShape { batch: 1, m, n, k };
+            let schedule = CpuContractionSchedule::candidates(extents, staging, 16, &X86_64_V4, 1)[0];
+            let work = (m * n * k) as f64;
+            all += work;
+            for (time, threads) in time.iter_mut().zip([8, 16, 32]) {
+                *time += work / speed_up(extents, &schedule, threads);
+            }
+            let of_sixteen = speed_up(extents, &schedule, 16);
+            assert!(of_sixteen >= 16.0 / 1.35, "{extents:?} {schedule:?}: {of_sixteen:.2}");
+        }
+        let speed_ups = time.map(|time| all / time);
+        assert!(speed_ups[0] >= 7.2 && speed_ups[1] >= 13.5 && speed_ups[2] >= 22.0, "{speed_ups:?}");
+    }
+
     #[test]
     fn rows_that_share_places_in_the_cache_are_few() {
         let extents = GemmShape { batch: 1, m: 16, n: 8, k: 8192 };
@@ -342,16 +521,16 @@ mod tests {
     #[test]
     fn skinny_operands_that_are_copied_meet_parts_of_the_panels() {
         let staging = Staging { rows: Some(RowOrder::KInner), ..Staging::default() };
-        let tasks = |m: usize, n: usize| {
+        let grid = |m: usize, n: usize| {
             let extents = GemmShape { batch: 1, m, n, k: 4096 };
-            let s = CpuContractionSchedule::candidates(extents, staging, 16, &X86_64_V4, 1)[0];
-            (m.div_ceil(s.block_rows), n.div_ceil(16 * s.vectors).div_ceil(s.block_panels))
+            CpuContractionSchedule::candidates(extents, staging, 16, &X86_64_V4, 1)[0].grid(extents, 16)
         };
-        assert_eq!(tasks(2, 6144).0, 1);
-        assert!(tasks(2, 6144).1 >= 4, "{:?}", tasks(2, 6144));
-        // Few columns, and rows enough.
-        assert_eq!(tasks(49, 128), (1, 1));
-        assert_eq!(tasks(3136, 64).1, 1);
+        assert_eq!(grid(2, 6144).row_blocks, 1);
+        assert!(grid(2, 6144).panel_blocks >= 16, "{:?}", grid(2, 6144));
+        // Work items of one block share its rows, which a thread packs once.
+        assert_eq!(grid(49, 128).row_blocks, 1);
+        assert!(grid(49, 128).tasks() >= 4, "{:?}", grid(49, 128));
+        assert!(grid(3136, 64).row_blocks >= 8, "{:?}", grid(3136, 64));
     }
 
     #[test]

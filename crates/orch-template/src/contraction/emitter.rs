@@ -7,6 +7,7 @@ use super::operand::{FlatAxes, PanelsFrom, RowsFrom, flat_operands, sources};
 use super::pack_cost::RowOrder;
 use super::schedule::CpuContractionSchedule;
 use super::staging::Staging;
+use super::window::TermLoops;
 use crate::bind::bind_index;
 use crate::design::LONGEST_PRODUCT_CHAIN;
 use orch_compute::block::{BlockProgram, Stage};
@@ -64,6 +65,8 @@ pub(super) struct ContractionEmitter<'a> {
     pub packed_buffer: Option<BufferId>,
     /// Scratch rows.
     pub row_scratch: Option<RowScratch>,
+    /// Scratch of a window.
+    pub window_scratch: Option<WindowScratch>,
     /// Scratch panel.
     pub panel_scratch: Option<BufferId>,
     /// Scratch for accumulators that are not stored from registers.
@@ -85,6 +88,17 @@ pub(super) struct RowScratch {
     pub order: RowOrder,
     /// Elements between neighbours along the outer coordinate.
     pub distance: usize,
+}
+
+/// Scratch for the part of a window that a block of rows takes.
+#[derive(Clone, Debug)]
+pub(super) struct WindowScratch {
+    /// Where.
+    pub buffer: BufferId,
+    /// Elements between neighbours along each coordinate.
+    pub strides: Vec<usize>,
+    /// The loops over K.
+    pub terms: TermLoops,
 }
 
 /// Scratch that holds accumulators between their computation and the epilogue: of one register tile, or of a work item's block.
@@ -117,10 +131,12 @@ pub(super) struct AmxTiles {
 pub(super) struct RegisterTile {
     /// Its first row.
     pub first_row: ExprId,
-    /// The first row of the work item's block.
-    pub span_row: ExprId,
-    /// The first panel of the work item's block.
-    pub span_panel: ExprId,
+    /// The first row of the block that its work item has a part of.
+    pub block_row: ExprId,
+    /// The first row of the work item.
+    pub task_row: ExprId,
+    /// The first panel of the work item.
+    pub task_panel: ExprId,
     /// Its panel.
     pub panel: ExprId,
     /// Rows.
@@ -148,9 +164,7 @@ impl<'a> ContractionEmitter<'a> {
         let (rows, panels) = sources(block, &mut source, &form, &flat, (a, b), math_unit, width);
         let staging = Staging { term_bytes: panels.term_bytes(operand_type), ..Staging::default() };
         let waits_for_panels = staging.waits_for_panels((schedule.rows, width), extents, target);
-        let row_blocks = extents.m.div_ceil(schedule.block_rows).max(1);
-        let panel_blocks = extents.n.div_ceil(width).max(1).div_ceil(schedule.block_panels);
-        let mut program = ThreadProgram::new(&block.name, extents.batch * row_blocks * panel_blocks);
+        let mut program = ThreadProgram::new(&block.name, schedule.grid(extents, lanes).tasks());
         let batch = program.exprs.index(0);
         let sum = program.exprs.declare_register("sum", Type::scalar(sum_type));
         let mut emitter = Self {
@@ -175,6 +189,7 @@ impl<'a> ContractionEmitter<'a> {
             arg_buffers: vec![None; block.args.len()],
             packed_buffer: None,
             row_scratch: None,
+            window_scratch: None,
             panel_scratch: None,
             accumulator_scratch: None,
             batch_values: Vec::new(),
@@ -193,6 +208,11 @@ impl<'a> ContractionEmitter<'a> {
     /// Iterations of the loop over K.
     pub fn steps(&self) -> usize {
         self.padded_k / self.math_unit.group()
+    }
+
+    /// All of K as one run of terms.
+    pub fn one_run(&self, stride: i64) -> TermLoops {
+        TermLoops { outer: Vec::new(), run: self.extents.k, stride }
     }
 
     fn declare_buffers(&mut self) {
@@ -240,6 +260,12 @@ impl<'a> ContractionEmitter<'a> {
             let buffer = self.program.add_buffer(scratch("rows", operand_type, elems));
             self.row_scratch = Some(RowScratch { buffer, order, distance });
         }
+        if let RowsFrom::Window(window) = &self.rows {
+            let (strides, elems) = window.strides(self.block, self.schedule.block_rows);
+            let terms = window.terms(self.block, &self.form, &strides);
+            let buffer = self.program.add_buffer(scratch("window", operand_type, elems + self.lanes));
+            self.window_scratch = Some(WindowScratch { buffer, strides, terms });
+        }
         if matches!(self.panels, PanelsFrom::Scratch) {
             self.panel_scratch = Some(self.program.add_buffer(panel));
         }
@@ -247,7 +273,7 @@ impl<'a> ContractionEmitter<'a> {
         let is_long = self.steps() > LONGEST_PRODUCT_CHAIN;
         if of_block || is_long || self.math_unit == CpuMathUnit::Amx || self.epilogue_is_costly() {
             let panels = if of_block { self.schedule.block_panels } else { 1 };
-            let rows = if of_block { self.schedule.block_rows } else { self.schedule.rows };
+            let rows = if of_block { self.schedule.task_rows } else { self.schedule.rows };
             let line = panels * self.width();
             let buffer = self.program.add_buffer(scratch("sums", sum_type, rows * line));
             self.accumulator_scratch = Some(AccumulatorScratch { buffer, line, of_block, skipped_rows: 0 });

@@ -18,9 +18,9 @@ pub(super) fn sums_base(
     if !sums.of_block {
         return exprs.index((sums.skipped_rows * sums.line) as i64);
     }
-    let row = exprs.sub(tile.first_row, tile.span_row);
+    let row = exprs.sub(tile.first_row, tile.task_row);
     let line = exprs.mul_const(row, sums.line as i64);
-    let panel = exprs.sub(tile.panel, tile.span_panel);
+    let panel = exprs.sub(tile.panel, tile.task_panel);
     let column = exprs.mul_const(panel, width as i64);
     let base = exprs.add2(line, column);
     simplify(exprs, base)

@@ -4,7 +4,8 @@ use super::emitter::{ContractionEmitter, RegisterTile};
 use super::form::{ContractionForm, GemmShape};
 use super::math_unit::CpuMathUnit;
 use super::micro_kernel::{TilePass, emit_tile};
-use super::schedule::CpuContractionSchedule;
+use super::schedule::{CpuContractionSchedule, TaskGrid};
+use super::staging::staging;
 use super::{amx, bf16_dot};
 use crate::design::CannotLower;
 use orch_compute::block::BlockProgram;
@@ -35,41 +36,72 @@ pub fn lower(
     Ok(Kernel { program: emitter.program, bindings })
 }
 
+/// The schedule that the model prefers, with what multiplies; `None` if the block program is no contraction.
+pub(crate) fn preferred(
+    block: &BlockProgram,
+    target: &CpuTarget,
+) -> Option<(CpuMathUnit, CpuContractionSchedule)> {
+    let form = ContractionForm::of(block).ok()?;
+    let extents = GemmShape::of(block, &form);
+    let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
+    let math_unit = CpuMathUnit::of(block, &form, target);
+    let staging = staging(block, &form, math_unit);
+    let schedule = *math_unit.schedules(extents, staging, lanes, target, 1).first()?;
+    Some((math_unit, schedule))
+}
+
+/// The work items of a contraction under the schedule that the model prefers; `None` if the block program is no contraction.
+pub fn task_grid(block: &BlockProgram, target: &CpuTarget) -> Option<TaskGrid> {
+    let form = ContractionForm::of(block).ok()?;
+    let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
+    let (_, schedule) = preferred(block, target)?;
+    Some(schedule.grid(GemmShape::of(block, &form), lanes))
+}
+
 impl ContractionEmitter<'_> {
-    /// One work item: a block of rows times a block of panels of one batch.
+    /// One work item: a part of a block of rows times a block of panels of one batch.
     fn emit_work_item(&mut self) -> Vec<Stmt> {
-        let GemmShape { batch, m, n, .. } = self.extents;
-        let (width, schedule, steps) = (self.width(), self.schedule, self.steps());
-        let row_blocks = m.div_ceil(schedule.block_rows).max(1);
-        let panels = n.div_ceil(width).max(1);
-        let panel_blocks = panels.div_ceil(schedule.block_panels);
+        let (schedule, steps) = (self.schedule, self.steps());
+        let grid = schedule.grid(self.extents, self.lanes);
+        let TaskGrid { batch, row_blocks, panel_blocks, row_parts } = grid;
 
         let mut body = Vec::new();
         let task = self.program.exprs.var(self.program.task);
-        let place = self.program.exprs.unflatten(task, &[batch, row_blocks, panel_blocks]);
+        let place = self.program.exprs.unflatten(task, &[batch, row_blocks, panel_blocks, row_parts]);
         self.batch = self.bind(&mut body, "batch", place[0], batch);
         let row_block = self.bind(&mut body, "row_block", place[1], row_blocks);
         let panel_block = self.bind(&mut body, "panel_block", place[2], panel_blocks);
+        let row_part = self.bind(&mut body, "row_part", place[3], row_parts);
         let batch_extents: Vec<usize> = self.form.batch.iter().map(|&axis| self.block.extent(axis)).collect();
         let values = self.program.exprs.unflatten(self.batch, &batch_extents);
         self.batch_values = self.form.batch.iter().copied().zip(values).collect();
 
+        let (block_strips, task_strips) =
+            (schedule.block_rows / schedule.rows, schedule.task_rows / schedule.rows);
         let exprs = &mut self.program.exprs;
-        let first_row = exprs.mul_const(row_block, schedule.block_rows as i64);
-        let past_rows = exprs.add_const(first_row, schedule.block_rows as i64);
-        let all_rows = exprs.index(m as i64);
-        let end_row =
-            if m.is_multiple_of(schedule.block_rows) { past_rows } else { exprs.min(past_rows, all_rows) };
+        let block_strip = exprs.mul_const(row_block, block_strips as i64);
+        let past_block = exprs.add_const(block_strip, block_strips as i64);
+        let part = exprs.mul_const(row_part, task_strips as i64);
+        let strip = exprs.add2(block_strip, part);
+        let past_strip = exprs.add_const(strip, task_strips as i64);
+        let (block_row, past_block_row) = (self.first_row_of(block_strip), self.first_row_of(past_block));
+        let (first_row, end_row) = (self.first_row_of(strip), self.first_row_of(past_strip));
+        let exprs = &mut self.program.exprs;
         let first_panel = exprs.mul_const(panel_block, schedule.block_panels as i64);
         let past_panels = exprs.add_const(first_panel, schedule.block_panels as i64);
 
         if let Some(scratch) = self.row_scratch {
-            body.extend(self.fill_rows(scratch, first_row, end_row));
+            let mut fill = self.fill_rows(scratch, block_row, past_block_row);
             if self.math_unit == CpuMathUnit::Amx {
-                body.extend(amx::clear_rows(self, scratch, first_row, end_row));
+                fill.extend(amx::clear_rows(self, scratch, block_row, past_block_row));
             }
+            body.extend(self.once_in_block(grid, fill));
         }
-        let span = WorkItemBlock { first_panel, past_panels, first_row, end_row };
+        if let Some(scratch) = self.window_scratch.clone() {
+            let fill = self.fill_window(&scratch, block_row, past_block_row);
+            body.extend(self.once_in_block(grid, fill));
+        }
+        let span = WorkItemBlock { first_panel, past_panels, block_row, first_row, end_row };
         let terms = schedule.block_k;
         if terms >= steps {
             body.extend(self.walk_panels(&span, TilePass::Whole));
@@ -86,6 +118,44 @@ impl ContractionEmitter<'_> {
         body.push(Stmt::For { var, start: zero, end: all, step: terms as i64, kind, body: walk });
         body.extend(self.walk_panels(&span, TilePass::Finish));
         body
+    }
+
+    /// Statements that fill scratch for all work items of a block of rows: done by a thread's first one of them.
+    fn once_in_block(&mut self, grid: TaskGrid, fill: Vec<Stmt>) -> Vec<Stmt> {
+        if grid.tasks_of_block() == 1 {
+            return fill;
+        }
+        let first = self.program.set_groups(grid.tasks_of_block());
+        let exprs = &mut self.program.exprs;
+        let (flag, one) = (exprs.var(first), exprs.index(1));
+        let condition = exprs.ge(flag, one);
+        vec![Stmt::If { condition, then: fill, otherwise: Vec::new() }]
+    }
+
+    /// The first row of a row tile, or one more than the last row for tiles that there are not.
+    fn first_row_of(&mut self, strip: ExprId) -> ExprId {
+        let (m, rows) = (self.extents.m, self.schedule.rows);
+        let split = self.schedule.row_split(m);
+        let exprs = &mut self.program.exprs;
+        let even = exprs.mul_const(strip, rows as i64);
+        let row = if split.rests > 1 {
+            // Each tile beyond the full ones is one row shorter.
+            let full = exprs.index(split.full as i64);
+            let beyond = exprs.sub(strip, full);
+            let zero = exprs.index(0);
+            let short = exprs.max(beyond, zero);
+            exprs.sub(even, short)
+        } else {
+            even
+        };
+        let is_exact = m.is_multiple_of(self.schedule.block_rows);
+        let row = if is_exact {
+            row
+        } else {
+            let all = exprs.index(m as i64);
+            exprs.min(row, all)
+        };
+        simplify(exprs, row)
     }
 
     /// All register tiles of a work item: its full panels, then the partial one if it is the work item's.
@@ -152,16 +222,12 @@ impl ContractionEmitter<'_> {
             body.push(self.walk_strips(&strips, (panel, columns), span, phase));
         }
         if split.rests > 0 {
-            let start = self.program.exprs.index(full_end as i64);
-            let end = self.program.exprs.index(m as i64);
-            let strips = RowTiles { start, end, rows: split.rest_rows, past: m };
-            let inner = self.walk_strips(&strips, (panel, columns), span, phase);
-            let condition = self.program.exprs.ge(span.end_row, end);
-            let condition = simplify(&mut self.program.exprs, condition);
-            match self.program.exprs.as_bool(condition) {
-                Some(true) => body.push(inner),
-                _ => body.push(Stmt::If { condition, then: vec![inner], otherwise: Vec::new() }),
-            }
+            let exprs = &mut self.program.exprs;
+            let limit = exprs.index(full_end as i64);
+            let start = exprs.max(span.first_row, limit);
+            let start = simplify(exprs, start);
+            let strips = RowTiles { start, end: span.end_row, rows: split.rest_rows, past: m };
+            body.push(self.walk_strips(&strips, (panel, columns), span, phase));
         }
         body
     }
@@ -178,8 +244,9 @@ impl ContractionEmitter<'_> {
         let end = simplify(exprs, strips.end);
         let var = exprs.declare_index("row", strips.past);
         let rows = strips.rows;
-        let (first_row, span_row, span_panel) = (exprs.var(var), span.first_row, span.first_panel);
-        let tile = RegisterTile { first_row, span_row, span_panel, panel, rows, columns };
+        let (block_row, task_row, task_panel) = (span.block_row, span.first_row, span.first_panel);
+        let tile =
+            RegisterTile { first_row: exprs.var(var), block_row, task_row, task_panel, panel, rows, columns };
         let body = emit_tile(self, &tile, phase);
         Stmt::For { var, start: strips.start, end, step: rows as i64, kind: LoopKind::Serial, body }
     }
@@ -198,6 +265,8 @@ struct RowTiles {
 struct WorkItemBlock {
     first_panel: ExprId,
     past_panels: ExprId,
+    /// The first row of the block whose part these rows are.
+    block_row: ExprId,
     first_row: ExprId,
     end_row: ExprId,
 }

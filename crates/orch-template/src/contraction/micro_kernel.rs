@@ -1,14 +1,16 @@
 //! The register tile: accumulators, the loop over `k`, and the epilogue.
 
-use super::address::{panel_address, row_addresses};
+use super::address::{RowAddresses, bind_offset, panel_address, row_addresses};
 use super::emitter::{AccumulatorScratch, ContractionEmitter, RegisterTile, prefix_mask};
 use super::epilogue::{emit_epilogue_loop, emit_stores, sums_base};
 use super::math_unit::CpuMathUnit;
 use super::operand::PanelsFrom;
+use super::window::TermLoops;
 use super::{amx, bf16_dot};
 use crate::design::LONGEST_PRODUCT_CHAIN;
 use orch_compute::expr::BufferId;
-use orch_compute::expr::{ExprId, Type, VarId};
+use orch_compute::expr::{ExprId, Exprs, Type, VarId};
+use orch_compute::simplify::simplify;
 use orch_thread::program::{LoopKind, PREFETCH_PANELS, Stmt};
 
 /// What a walk over the register tiles of a work item does.
@@ -76,7 +78,10 @@ fn emit_chains(
         return emit_chain(ctx, tile, vectors, sums, (start, end));
     }
     let k = ctx.steps();
-    let chain = terms.div_ceil(terms.div_ceil(LONGEST_PRODUCT_CHAIN)).next_multiple_of(ctx.lanes);
+    let run = ctx.window_scratch.as_ref().map(|window| window.terms.run);
+    let chain = run
+        .and_then(terms_in_step)
+        .unwrap_or_else(|| terms.div_ceil(terms.div_ceil(LONGEST_PRODUCT_CHAIN)).next_multiple_of(ctx.lanes));
     let exprs = &mut ctx.program.exprs;
     let var = exprs.declare_index("first_of_chain", k);
     let first = exprs.var(var);
@@ -85,6 +90,15 @@ fn emit_chains(
     let past = if is_even { past } else { exprs.min(past, end) };
     let body = emit_chain(ctx, tile, vectors, sums, (first, past));
     vec![Stmt::For { var, start, end, step: chain as i64, kind: LoopKind::Serial, body }]
+}
+
+/// Terms of a chain that begins and ends where runs of so many terms do, or that runs consist of; `None` if such chains are short.
+fn terms_in_step(run: usize) -> Option<usize> {
+    let chain = match run <= LONGEST_PRODUCT_CHAIN {
+        true => LONGEST_PRODUCT_CHAIN / run * run,
+        false => (1..=LONGEST_PRODUCT_CHAIN).rev().find(|&chain| run.is_multiple_of(chain))?,
+    };
+    (chain >= LONGEST_PRODUCT_CHAIN / 2).then_some(chain)
 }
 
 /// Walks a part of K in registers and adds the accumulators to those of the parts before, if there are any.
@@ -142,7 +156,76 @@ fn emit_sum(
     let mut out = Vec::new();
     let rows = row_addresses(ctx, tile, &mut out);
     let (panel_buffer, panel_base, panel_stride) = panel_address(ctx, tile, &mut out);
-    let (k_var, k) = ctx.program.exprs.fresh_index("k", ctx.extents.k);
+    let TermLoops { outer, run, stride } = rows.terms.clone();
+    if outer.is_empty() {
+        let at = TermsAt { panel: (panel_buffer, panel_base, panel_stride), rows: &rows, stride, run };
+        out.push(emit_run(ctx, tile, vectors, accumulators, &at, (start, end)));
+        return out;
+    }
+    // A run of terms at equal distances after the other: those of the range that lie in it.
+    let whole_runs = is_whole_runs(&ctx.program.exprs, (start, end), ctx.steps(), run);
+    let count = outer.iter().map(|(extent, _)| extent).product();
+    let (var, number) = ctx.program.exprs.fresh_index("run", count);
+    let exprs = &mut ctx.program.exprs;
+    let terms = exprs.index(run as i64);
+    let first_run = exprs.floor_div(start, terms);
+    let raised = exprs.add_const(end, run as i64 - 1);
+    let past_run = exprs.floor_div(raised, terms);
+    let first_term = exprs.mul_const(number, run as i64);
+    let zero = exprs.index(0);
+    let (from, to) = (exprs.sub(start, first_term), exprs.sub(end, first_term));
+    let (from, to) = (exprs.max(from, zero), exprs.min(to, terms));
+    let extents: Vec<usize> = outer.iter().map(|(extent, _)| *extent).collect();
+    let places = exprs.unflatten(number, &extents);
+    let mut distance = zero;
+    for (place, (_, stride)) in places.into_iter().zip(&outer) {
+        let part = exprs.mul_const(place, *stride);
+        distance = exprs.add2(distance, part);
+    }
+    let panel_line = exprs.mul_const(first_term, panel_stride);
+    let panel_line = exprs.add2(panel_base, panel_line);
+    let (from, to) = if whole_runs { (zero, terms) } else { (simplify(exprs, from), simplify(exprs, to)) };
+    let mut body = Vec::new();
+    let distance = bind_offset(ctx, "a_run", distance, &mut body);
+    let panel_line = bind_offset(ctx, "b_run", panel_line, &mut body);
+    let bases = rows.bases.iter().map(|&base| ctx.program.exprs.add2(base, distance)).collect();
+    let of_run = RowAddresses { buffer: rows.buffer, bases, terms: rows.terms.clone() };
+    let at = TermsAt { panel: (panel_buffer, panel_line, panel_stride), rows: &of_run, stride, run };
+    body.push(emit_run(ctx, tile, vectors, accumulators, &at, (from, to)));
+    let (start, end) =
+        (simplify(&mut ctx.program.exprs, first_run), simplify(&mut ctx.program.exprs, past_run));
+    out.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body });
+    out
+}
+
+/// Whether a range of K is all of it.
+fn is_whole_runs(exprs: &Exprs, (start, end): (ExprId, ExprId), terms: usize, run: usize) -> bool {
+    exprs.as_int(start) == Some(0) && exprs.as_int(end) == Some(terms as i64) && terms.is_multiple_of(run)
+}
+
+/// Where a run of terms starts.
+struct TermsAt<'a> {
+    /// The panel, its first element, and elements between neighbours along K.
+    panel: (BufferId, ExprId, i64),
+    rows: &'a RowAddresses,
+    /// Elements between neighbours of a row.
+    stride: i64,
+    /// Terms, at most.
+    run: usize,
+}
+
+/// The loop over terms at equal distances.
+fn emit_run(
+    ctx: &mut ContractionEmitter<'_>,
+    tile: &RegisterTile,
+    vectors: usize,
+    accumulators: &[Vec<VarId>],
+    at: &TermsAt<'_>,
+    (start, end): (ExprId, ExprId),
+) -> Stmt {
+    let (panel_buffer, panel_base, panel_stride) = at.panel;
+    let rows = at.rows;
+    let (k_var, k) = ctx.program.exprs.fresh_index("k", at.run);
     let ty = Type::vector(ctx.sum_type, ctx.lanes);
     let mut body = Vec::new();
     let exprs = &mut ctx.program.exprs;
@@ -160,7 +243,7 @@ fn emit_sum(
         .collect();
     body.extend(ahead(ctx, vectors, (panel_buffer, panel_line, panel_stride)));
     let exprs = &mut ctx.program.exprs;
-    let row_line = exprs.mul_const(k, rows.stride);
+    let row_line = exprs.mul_const(k, at.stride);
     for (row, registers) in accumulators.iter().enumerate() {
         let offset = exprs.add2(rows.bases[row], row_line);
         let load = exprs.load(rows.buffer, offset, 1, None);
@@ -179,8 +262,7 @@ fn emit_sum(
             body.push(Stmt::Assign(register, next));
         }
     }
-    out.push(Stmt::For { var: k_var, start, end, step: 1, kind: LoopKind::Serial, body });
-    out
+    Stmt::For { var: k_var, start, end, step: 1, kind: LoopKind::Serial, body }
 }
 
 /// Prefetches lines of a panel that lies in an argument before they are read, if memory is what the product waits for: those of

@@ -1,10 +1,12 @@
 //! How the register tile reads its two operands.
 
 use super::form::ContractionForm;
+use super::linear::{block_extent, linear_in};
 use super::math_unit::{AMX_K, CpuMathUnit};
 use super::pack_cost::{RowOrder, row_order};
+use super::window::Window;
 use orch_compute::block::{ArgRole, BlockProgram};
-use orch_compute::expr::substitute::{Substitution, substitute};
+use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{ArgId, Expr, ExprId, Exprs, VarId};
 use orch_compute::simplify::simplify;
 use orch_thread::kernel::PackedConstant;
@@ -21,6 +23,8 @@ pub enum RowsFrom {
     },
     /// Scratch that the work item fills.
     Scratch(RowOrder),
+    /// Scratch that holds each element once that several rows have.
+    Window(Window),
 }
 
 /// The second operand's panels.
@@ -93,7 +97,10 @@ pub fn rows_from(
         .and_then(|(arg, offset)| Some((arg, linear_in(exprs, offset, flat.k)?)));
     match in_place {
         Some((arg, stride)) => RowsFrom::Argument { arg, stride },
-        None => RowsFrom::Scratch(row_order(block, form, block_lanes(operand_type))),
+        None => match Window::of(block, exprs, form) {
+            Some(window) => RowsFrom::Window(window),
+            None => RowsFrom::Scratch(row_order(block, form, block_lanes(operand_type))),
+        },
     }
 }
 
@@ -223,30 +230,6 @@ pub(crate) fn plain_read(block: &BlockProgram, exprs: &mut Exprs, id: ExprId) ->
     let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
     let offset = exprs.linear_index(&index, &strides);
     Some((arg, simplify(exprs, offset)))
-}
-
-/// The constant step of `offset` per unit of `var`, if it is linear in it and nothing else varies with it.
-pub(super) fn linear_in(exprs: &mut Exprs, offset: ExprId, var: VarId) -> Option<i64> {
-    let extent = block_extent(exprs, var);
-    if extent <= 1 {
-        return Some(1);
-    }
-    let zero = exprs.index(0);
-    let base = substitute(exprs, offset, &[(var, zero)]);
-    let difference = exprs.sub(offset, base);
-    let difference = simplify(exprs, difference);
-    let at = exprs.var(var);
-    let one = exprs.index(1);
-    let step = substitute(exprs, difference, &[(var, one)]);
-    let stride = simplify(exprs, step);
-    let stride = exprs.as_int(stride)?;
-    let line = exprs.mul_const(at, stride);
-    let line = simplify(exprs, line);
-    (line == difference).then_some(stride)
-}
-
-fn block_extent(exprs: &Exprs, var: VarId) -> usize {
-    exprs.var_info(var).range.map_or(0, |(_, last)| last as usize + 1)
 }
 
 /// The packing recipe of a constant operand whose offset is a sum of a batch, a column and a K part.

@@ -1,7 +1,8 @@
 //! Filling scratch with the operands of a contraction that cannot be read where they are.
 
 use super::bf16_dot;
-use super::emitter::{ContractionEmitter, RowScratch};
+use super::emitter::{ContractionEmitter, RowScratch, WindowScratch};
+use super::operand::RowsFrom;
 use super::pack_cost::RowOrder;
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
@@ -34,6 +35,7 @@ impl ContractionEmitter<'_> {
         let (loops, term) = self.loops_over(outer, self.block.extent(along), &mut bindings);
         let line = self.program.exprs.add2(row_line, term);
         let a = self.row_operand();
+        let along = (along, self.block.extent(along));
         let body = self.fill_segment(buffer, a, &bindings, along, line);
         let mut body = self.inside(loops, body);
         body.extend(bf16_dot::clear_row_end(self, buffer, row_line));
@@ -47,12 +49,12 @@ impl ContractionEmitter<'_> {
         buffer: BufferId,
         a: ExprId,
         bindings: &[(VarId, ExprId)],
-        along: VarId,
+        along: (VarId, usize),
         line: ExprId,
     ) -> Vec<Stmt> {
         let guarded = match self.source.get(a).clone() {
             Expr::Read { arg, index, guard: Some(guard) }
-                if !self.source.free_vars(guard).contains(&along) =>
+                if !self.source.free_vars(guard).contains(&along.0) =>
             {
                 Some((self.source.read(arg, index, None), guard))
             }
@@ -100,7 +102,7 @@ impl ContractionEmitter<'_> {
         let at = exprs.sub(at, first);
         let at = exprs.add_const(at, lanes);
         let a = simplify(&mut self.source, self.form.a);
-        let body = self.fill_along(buffer, a, &bindings, along, at, Some((start, past)));
+        let body = self.fill_along(buffer, a, &bindings, (along, extent), at, Some((start, past)));
 
         let exprs = &mut self.program.exprs;
         let line_rows = exprs.index(extent as i64);
@@ -111,6 +113,46 @@ impl ContractionEmitter<'_> {
         let kind = LoopKind::Serial;
         let body = vec![Stmt::For { var: line_var, start: from, end: to, step: 1, kind, body }];
         self.inside(loops, body)
+    }
+
+    /// Computes the part of the window that the rows of a block take, in the order of its addresses: loops over the outer coordinates,
+    /// vectors along the innermost.
+    pub fn fill_window(&mut self, scratch: &WindowScratch, first: ExprId, past: ExprId) -> Vec<Stmt> {
+        let RowsFrom::Window(window) = self.rows.clone() else { return Vec::new() };
+        let Some((innermost, outer)) = window.coordinates.split_last() else { return Vec::new() };
+        let exprs = &mut self.program.exprs;
+        let lines = exprs.index(window.line_rows as i64);
+        let first_line = exprs.floor_div(first, lines);
+        let last = exprs.add_const(past, -1);
+        let last_line = exprs.floor_div(last, lines);
+        let step = window.line_step() as i64;
+        let halo = window.size(self.block).first as i64;
+        let start = exprs.mul_const(first_line, step);
+        let start = simplify(exprs, start);
+        let end = exprs.mul_const(last_line, step);
+        let end = exprs.add_const(end, halo);
+        let end = simplify(exprs, end);
+        let mut bindings = Vec::new();
+        let mut loops = Vec::new();
+        let mut line = self.program.exprs.index(0);
+        for (at, (coordinate, &stride)) in outer.iter().zip(&scratch.strides).enumerate() {
+            let (var, value) = self.program.exprs.fresh_index("place", coordinate.extent);
+            let exprs = &mut self.program.exprs;
+            let (from, to, local) = match at == window.line {
+                true => (start, end, exprs.sub(value, start)),
+                false => (exprs.index(0), exprs.index(coordinate.extent as i64), value),
+            };
+            let part = exprs.mul_const(local, stride as i64);
+            line = exprs.add2(line, part);
+            bindings.push((coordinate.var, value));
+            loops.push((var, from, to));
+        }
+        let along = (innermost.var, innermost.extent);
+        let mut body = self.fill_segment(scratch.buffer, window.operand, &bindings, along, line);
+        for (var, start, end) in loops.into_iter().rev() {
+            body = vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }];
+        }
+        body
     }
 
     /// The first operand over batch axes, the flat row, and the summed axes themselves.
@@ -156,11 +198,11 @@ impl ContractionEmitter<'_> {
         buffer: BufferId,
         expr: ExprId,
         bindings: &[(VarId, ExprId)],
-        along: VarId,
+        (along, extent): (VarId, usize),
         line: ExprId,
         span: Option<(ExprId, ExprId)>,
     ) -> Vec<Stmt> {
-        let (lanes, extent) = (self.lanes, self.block.extent(along));
+        let lanes = self.lanes;
         let full = extent - extent % lanes;
         let mut body = Vec::new();
         if full > 0 {

@@ -5,6 +5,7 @@ use super::form::{ContractionForm, GemmShape};
 use super::math_unit::CpuMathUnit;
 use super::operand::{FlatAxes, PanelsFrom, RowsFrom, flat_operands, row_bytes, sources};
 use super::pack_cost::{PackingWork, RowOrder, operand_packing};
+use super::window::WindowSize;
 use orch_compute::affine::gcd;
 use orch_compute::block::BlockProgram;
 use orch_thread::program::CACHE_LINE;
@@ -15,6 +16,8 @@ use orch_thread::target::CpuTarget;
 pub struct Staging {
     /// The work item's rows of the first operand, and how.
     pub rows: Option<RowOrder>,
+    /// How much of a window the rows take, if that is what is copied of them.
+    pub window: Option<WindowSize>,
     /// Each of the work item's panels of the second operand.
     pub panels: bool,
     /// Bytes from one row of the first operand to the next, where they are read in place and evenly apart.
@@ -65,12 +68,13 @@ pub fn staging(block: &BlockProgram, form: &ContractionForm, math_unit: CpuMathU
     let flat = FlatAxes::new(block, &mut exprs, form);
     let factors = flat_operands(&mut exprs, form, &flat, math_unit);
     let (rows, panels) = sources(block, &mut exprs, form, &flat, factors, math_unit, 1);
-    let (rows, row_bytes) = match rows {
-        RowsFrom::Scratch(order) => (Some(order), None),
-        RowsFrom::Argument { .. } => (None, row_bytes(block, &mut exprs, &flat, factors.0)),
+    let (rows, window, row_bytes) = match rows {
+        RowsFrom::Scratch(order) => (Some(order), None, None),
+        RowsFrom::Window(window) => (None, Some(window.size(block)), None),
+        RowsFrom::Argument { .. } => (None, None, row_bytes(block, &mut exprs, &flat, factors.0)),
     };
     let term_bytes = panels.term_bytes(exprs.dtype(factors.1));
-    Staging { rows, panels: matches!(panels, PanelsFrom::Scratch), row_bytes, term_bytes }
+    Staging { rows, window, panels: matches!(panels, PanelsFrom::Scratch), row_bytes, term_bytes }
 }
 /// Counts the filling of both operands of a contraction; nothing for other programs, and for operands that are read
 /// where they are.
@@ -83,6 +87,11 @@ pub fn packing_work(block: &BlockProgram, target: &CpuTarget, lanes: usize) -> P
         None => None,
     };
     let rows = along.map(|&along| operand_packing(block, form.a, along, lanes));
+    let of_window = |window: WindowSize| {
+        let elems = window.elems_of(window.lines * window.line_rows) * GemmShape::of(block, &form).batch;
+        PackingWork { lanes: elems as u64, gathered: 0 }
+    };
+    let rows = rows.or(staging.window.map(of_window));
     let panels =
         form.n.last().filter(|_| staging.panels).map(|&along| operand_packing(block, form.b, along, lanes));
     let (rows, panels) = (rows.unwrap_or_default(), panels.unwrap_or_default());

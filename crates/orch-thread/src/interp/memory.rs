@@ -357,7 +357,10 @@ impl<'a> Memory<'a> {
         } else if !buffer.scope.is_read_only() {
             match self.writer[id.index()][index] {
                 0 => return Err(self.error_at(id, index, AccessProblem::Uninitialised)),
-                writer if writer != me => return Err(self.race(id, index, writer - 1)),
+                // Scratch that is not undefined is of a task of this one's group.
+                writer if writer != me && buffer.scope != Scope::Scratch => {
+                    return Err(self.race(id, index, writer - 1));
+                }
                 _ => {}
             }
         }

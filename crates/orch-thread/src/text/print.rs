@@ -5,7 +5,7 @@ mod expr;
 
 use crate::amx::{AmxStmt, TileId};
 use crate::cta::Cta;
-use crate::program::{LoopKind, Scope, Stmt, ThreadProgram};
+use crate::program::{LoopKind, Scope, Stmt, TaskGroups, ThreadProgram};
 use crate::text::words::{is_keyword, type_text};
 use crate::tma::Mbarriers;
 use orch_compute::expr::{BufferId, ExprId, VarId};
@@ -31,6 +31,9 @@ pub fn print_thread(program: &ThreadProgram) -> String {
     };
     let mut names = Names::default();
     printer.vars.insert(program.task, names.token(&program.exprs.var_info(program.task).name));
+    if let Some(groups) = program.groups {
+        printer.vars.insert(groups.first, names.token(&program.exprs.var_info(groups.first).name));
+    }
     if let Some(cta) = &program.cta {
         printer.vars.insert(cta.thread, names.token(&program.exprs.var_info(cta.thread).name));
     }
@@ -126,6 +129,9 @@ impl Printer<'_> {
         let program = self.program;
         let task = self.declaration(program.task);
         let mut text = format!("program {}, {} tasks {task}\n", program.name, program.tasks);
+        if let Some(TaskGroups { tasks, first }) = program.groups {
+            text += &format!("  groups of {tasks} {}\n", self.declaration(first));
+        }
         if let Some(Cta { threads, thread, cluster, loads_ahead }) = &program.cta {
             let thread = self.declaration(*thread);
             let ahead = if *loads_ahead { ", loads ahead" } else { "" };

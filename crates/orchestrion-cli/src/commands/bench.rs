@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub struct Arguments {
     /// The .orc file, ONNX model or document of ATen calls (.json)
     model: PathBuf,
-    /// Threads (default: one per CPU)
+    /// Threads (default: one per core)
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// How long to measure

@@ -18,7 +18,7 @@ pub struct Arguments {
     /// Folder for the outputs, one NAME.npy each
     #[arg(short, long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
-    /// Threads (default: one per CPU)
+    /// Threads (default: one per core)
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// Wait after each kernel on a GPU, so that an error names it

@@ -21,7 +21,7 @@ pub struct Arguments {
     onnx: Option<PathBuf>,
     #[command(flatten)]
     inputs: data::InputArguments,
-    /// Threads (default: one per CPU)
+    /// Threads (default: one per core)
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// Largest error allowed, relative to the output's largest magnitude (default: 1e-4, in tf32 5e-3, f16 1e-2, bf16

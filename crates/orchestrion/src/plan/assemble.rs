@@ -208,9 +208,9 @@ impl Assembler<'_> {
             }
         }
         let traffic_bytes = slots.iter().map(|slot| slot.bytes).sum();
-        let KernelWork { flops, roofline_us } = match &column.body {
+        let KernelWork { flops, roofline_us, alone_us } = match &column.body {
             ColumnBody::Kernel { kernel, .. } => kernels[*kernel].work,
-            ColumnBody::Host => KernelWork { flops: 0.0, roofline_us: 0.0 },
+            ColumnBody::Host => KernelWork { flops: 0.0, roofline_us: 0.0, alone_us: 0.0 },
         };
         let computes = column.nodes.iter().map(|&node| explain::describe(self.graph, node)).collect();
         let (cost_us, tuned_us) = (column.cost_us, column.measured_us);
@@ -223,6 +223,7 @@ impl Assembler<'_> {
             cost_us,
             tuned_us,
             roofline_us,
+            alone_us,
             traffic_bytes,
             flops,
             proof: column.proof,
@@ -329,6 +330,7 @@ impl Assembler<'_> {
                 cost_us: 0.0,
                 tuned_us: None,
                 roofline_us: 0.0,
+                alone_us: 0.0,
                 flops: 0.0,
                 proof: None,
                 considered: None,

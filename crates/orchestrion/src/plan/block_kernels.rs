@@ -154,5 +154,6 @@ fn work(request: &Request<'_>, block: &BlockGraph, ctx: PlanContext<'_>) -> Kern
     tensors.dedup();
     let moved: usize = tensors.iter().map(|tensor| elems(graph.shape(*tensor))).sum();
     let memory_us = (moved * machine.element_bytes) as f64 / machine.memory_bytes_per_us;
-    KernelWork { flops, roofline_us: memory_us.max(flops / machine.flops_per_us) }
+    let roofline_us = memory_us.max(flops / machine.flops_per_us);
+    KernelWork { flops, roofline_us, alone_us: roofline_us * machine.cores as f64 }
 }

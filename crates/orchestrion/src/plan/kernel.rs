@@ -12,6 +12,8 @@ pub struct KernelWork {
     pub flops: f64,
     /// Lower bound of its time: the larger of arithmetic at peak rate and traffic at full bandwidth.
     pub roofline_us: f64,
+    /// Modelled time on one thread of a CPU, without its launch.
+    pub alone_us: f64,
 }
 
 /// What the performance model says of a kernel.

@@ -7,7 +7,7 @@ use orch_runtime::cpu::Chunking;
 use orch_runtime::cuda::{LaunchShape, TensorMapShape};
 use orch_thread::target::GPU_TARGETS;
 
-/// Kernels that are modelled to take less than this run on the calling thread: waking another costs as much.
+/// Kernels that are modelled to take less than this on one thread run on the calling thread: sharing one costs as much.
 const INLINE_US: f64 = 8.0;
 
 /// A tensor map in the runtime's terms.
@@ -53,9 +53,9 @@ pub fn check_fits(needed_bytes: usize) -> Result<(), Error> {
     }
 }
 
-/// How the work items of a kernel of this modelled time are shared among threads.
-pub fn chunking(cost_us: f64) -> Chunking {
-    if cost_us < INLINE_US { Chunking::Inline } else { Chunking::Dynamic }
+/// How the work items of a kernel that takes one thread this modelled time are shared among threads.
+pub fn chunking(alone_us: f64) -> Chunking {
+    if alone_us < INLINE_US { Chunking::Inline } else { Chunking::Dynamic }
 }
 
 /// Bytes that are floats of either sign below 1, whatever their type: kernels and executables are timed on them, because a

@@ -7,13 +7,12 @@ use crate::Error;
 use crate::manifest::{ActionInfo, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
 use crate::parallel::MAX_THREADS;
 use bytes::Bytes;
-use orch_runtime::cpu::{Library, Pool, PoolOptions};
+use orch_runtime::cpu::{Library, Pool, PoolOptions, usable_cores};
 use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module, ProfilerRanges};
 use orch_runtime::program::{
     Access, Action, Base, BufferRef, HostStep, Program, ProgramError, Step, TensorRef,
 };
 use orch_runtime::{cpu, cuda};
-use std::sync::Arc;
 
 /// A program for threads of this process.
 pub fn on_cpu(
@@ -28,7 +27,7 @@ pub fn on_cpu(
         )));
     }
     let threads = match threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        0 => usable_cores(),
         threads => threads,
     };
     let scratch = manifest.kernels.iter().map(|kernel| kernel.scratch_bytes).max().unwrap_or(0);
@@ -40,10 +39,12 @@ pub fn on_cpu(
             .kernel(&info.symbol, info.tasks as i64, info.scratch_bytes)
             .map_err(|error| inconsistent(step, &format!("has a library without its kernel ({error})")))?;
         let buffers = step.slots.iter().map(buffer_ref).collect();
-        Ok(cpu::Launch { kernel, buffers, chunking: chunking(step.cost_us) })
+        Ok(cpu::Launch { kernel, buffers, chunking: chunking(step.alone_us) })
     };
     let program = program(manifest, constants, &launch)?;
-    let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
+    // Fewer threads would meet those of other programs that are bound to the same cores, and more share cores.
+    let pin = threads > 1 && threads == usable_cores();
+    let pool = Pool::shared(PoolOptions { threads, pin });
     cpu::CpuProgram::new(program, pool).map_err(|error| invalid_program(&error))
 }
 

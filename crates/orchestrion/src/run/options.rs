@@ -8,7 +8,7 @@ use orch_runtime::cuda::{Execution, SearchPaths};
 /// How an executable runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RunOptions {
-    /// Threads that work on one run, the caller's included; 0 means one per CPU that the process may use. GPUs need none.
+    /// Threads that work on one run, the caller's included; 0 means one per core that the process may use. GPUs need none.
     pub threads: usize,
     /// The number of the GPU, from 0, for executables of GPUs.
     pub device: usize,

@@ -8,10 +8,10 @@ use orch_ir::{DType, Tensor};
 
 /// Adds a constant to each element, through scratch memory, and negates.
 const SOURCE: &str = "#include <stdint.h>\n\
-    void add(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
+    void add(void *const *b, int64_t lo, int64_t hi, void *s, int64_t before) {\n\
     const float *x = b[0], *c = b[1]; float *y = b[2], *t = s;\n\
     for (int64_t i = lo; i < hi; ++i) { t[5] = c[0]; y[i] = x[i] + t[5]; } }\n\
-    void neg(void *const *b, int64_t lo, int64_t hi, void *s) {\n\
+    void neg(void *const *b, int64_t lo, int64_t hi, void *s, int64_t before) {\n\
     const float *x = b[0]; float *y = b[1]; for (int64_t i = lo; i < hi; ++i) y[i] = -x[i]; }\n";
 
 fn launch(name: &str, kernel: super::super::CpuKernel, buffers: Vec<BufferRef>) -> CpuStep {

@@ -10,10 +10,10 @@ fn pool(threads: usize) -> Pool {
 /// Runs a loop and returns how often each task was done.
 fn counts(pool: &Pool, tasks: i64, chunking: Chunking) -> Vec<i64> {
     let counts: Vec<_> = (0..tasks).map(|_| AtomicI64::new(0)).collect();
-    pool.run(tasks, chunking, &|thread, range| {
-        assert!(thread < pool.threads());
+    pool.run(tasks, chunking, &|LoopCall { thread, tasks: range, .. }| {
+        assert!(*thread < pool.threads());
         assert!(!range.is_empty());
-        for task in range {
+        for task in range.clone() {
             counts[task as usize].fetch_add(1, Ordering::Relaxed);
         }
     });
@@ -39,8 +39,8 @@ fn results_are_visible_after_each_of_many_loops() {
     let mut data = vec![0u64; 257];
     for round in 1..=5000 {
         let cells: Vec<_> = data.iter_mut().map(Mutex::new).collect();
-        pool.run(257, if round % 2 == 0 { Chunking::Static } else { Chunking::Dynamic }, &|_, range| {
-            for task in range {
+        pool.run(257, if round % 2 == 0 { Chunking::Static } else { Chunking::Dynamic }, &|call| {
+            for task in call.tasks.clone() {
                 **cells[task as usize].lock().unwrap() += 1;
             }
         });
@@ -57,7 +57,7 @@ fn a_loop_uses_a_thread_index_for_one_call_at_a_time() {
             let pool = &pool;
             scope.spawn(move || {
                 let busy: Vec<_> = (0..4).map(|_| AtomicBool::new(false)).collect();
-                let body = |thread: usize, _: Range<i64>| {
+                let body = |&LoopCall { thread, .. }: &LoopCall| {
                     assert!(!busy[thread].swap(true, Ordering::SeqCst));
                     std::thread::yield_now();
                     busy[thread].store(false, Ordering::SeqCst);
@@ -76,7 +76,7 @@ fn a_loop_does_not_wait_for_another_callers() {
         let (begun, wait) = std::sync::mpsc::channel();
         let (pool, ended) = (&pool, &ended);
         scope.spawn(move || {
-            pool.run(2, Chunking::Static, &|_, _| {
+            pool.run(2, Chunking::Static, &|_| {
                 // The test waits for the first thread only.
                 let _ = begun.send(());
                 while !ended.load(Ordering::SeqCst) {
@@ -94,11 +94,11 @@ fn a_loop_does_not_wait_for_another_callers() {
 fn loops_inside_loops_run_inline() {
     let pool = pool(3);
     let total = AtomicI64::new(0);
-    pool.run(10, Chunking::Dynamic, &|outer, range| {
-        for _ in range {
-            pool.run(5, Chunking::Dynamic, &|inner, range| {
-                assert_eq!((inner, &range), (outer, &(0..5)));
-                total.fetch_add(range.end, Ordering::Relaxed);
+    pool.run(10, Chunking::Dynamic, &|outer| {
+        for _ in outer.tasks.clone() {
+            pool.run(5, Chunking::Dynamic, &|inner| {
+                assert_eq!((inner.thread, &inner.tasks), (outer.thread, &(0..5)));
+                total.fetch_add(inner.tasks.end, Ordering::Relaxed);
             });
         }
     });
@@ -112,7 +112,7 @@ fn sleeping_threads_are_woken() {
         std::thread::sleep(2 * AWAKE + Duration::from_millis(1));
         // Each of the two chunks waits until the other has begun, so both threads must take part.
         let begun = AtomicUsize::new(0);
-        pool.run(2, Chunking::Static, &|_, _| {
+        pool.run(2, Chunking::Static, &|_| {
             begun.fetch_add(1, Ordering::SeqCst);
             while begun.load(Ordering::SeqCst) < 2 {
                 std::thread::yield_now();
@@ -122,13 +122,57 @@ fn sleeping_threads_are_woken() {
 }
 
 #[test]
+fn many_sleeping_threads_are_woken_one_by_another() {
+    let pool = pool(7);
+    for tasks in [2, 5, 7] {
+        std::thread::sleep(2 * AWAKE + Duration::from_millis(1));
+        let begun = AtomicUsize::new(0);
+        pool.run(tasks, Chunking::Static, &|_| {
+            begun.fetch_add(1, Ordering::SeqCst);
+            while begun.load(Ordering::SeqCst) < tasks as usize {
+                std::thread::yield_now();
+            }
+        });
+    }
+}
+
+#[test]
+fn threads_stay_awake_during_a_run() {
+    let pool = pool(2);
+    if pool.shared.awake.is_zero() {
+        // With one CPU threads sleep at once.
+        return;
+    }
+    let is_asleep = || pool.shared.sleeping[1].0.is_asleep.load(Ordering::SeqCst);
+    let awake = pool.keep_awake();
+    pool.run(2, Chunking::Static, &|_| ());
+    std::thread::sleep(20 * AWAKE);
+    assert!(!is_asleep());
+    drop(awake);
+    while !is_asleep() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn pools_of_equal_options_are_shared_as_long_as_they_are_used() {
+    let options = PoolOptions { threads: 5, pin: false };
+    let (first, second) = (Pool::shared(options), Pool::shared(options));
+    assert!(Arc::ptr_eq(&first, &second));
+    assert!(!Arc::ptr_eq(&first, &Pool::shared(PoolOptions { threads: 6, ..options })));
+    let gone = Arc::downgrade(&first);
+    drop((first, second));
+    assert!(gone.upgrade().is_none());
+}
+
+#[test]
 fn panics_reach_the_caller_and_the_pool_survives() {
     let pool = pool(3);
     let done = AtomicI64::new(0);
     let result = catch_unwind(AssertUnwindSafe(|| {
-        pool.run(9, Chunking::Dynamic, &|_, range| {
+        pool.run(9, Chunking::Dynamic, &|call| {
             done.fetch_add(1, Ordering::Relaxed);
-            assert!(!range.contains(&4), "task four");
+            assert!(!call.tasks.contains(&4), "task four");
         });
     }));
     let message = *result.unwrap_err().downcast::<&str>().unwrap();
@@ -138,7 +182,7 @@ fn panics_reach_the_caller_and_the_pool_survives() {
 
 #[test]
 fn huge_task_numbers_are_split_exactly() {
-    let job = Job { body: &|_: usize, _: Range<i64>| (), tasks: i64::MAX, chunks: 7 };
+    let job = Job { number: 1, body: &|_: &LoopCall| (), tasks: i64::MAX, chunks: 7 };
     let ranges: Vec<_> = (0..7).map(|chunk| job.range(chunk)).collect();
     assert_eq!((ranges[0].start, ranges[6].end), (0, i64::MAX));
     assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
@@ -148,4 +192,18 @@ fn huge_task_numbers_are_split_exactly() {
 fn pinned_pools_work() {
     let pool = Pool::new(PoolOptions { threads: 3, pin: true });
     assert_eq!(counts(&pool, 50, Chunking::Dynamic), vec![1; 50]);
+}
+
+#[test]
+fn calls_know_the_task_before() {
+    let pool = pool(3);
+    for round in 0..500 {
+        let tasks = 40 + round % 7;
+        let last: Vec<_> = (0..3).map(|_| AtomicI64::new(-1)).collect();
+        pool.run(tasks, Chunking::Dynamic, &|call| {
+            let before = last[call.thread].swap(call.tasks.end - 1, Ordering::SeqCst);
+            // Which was not of another loop, whose scratch this one's may not rely on.
+            assert!(call.task_before == before || call.task_before == -1, "{call:?} after {before}");
+        });
+    }
 }

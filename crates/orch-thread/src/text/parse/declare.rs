@@ -2,7 +2,7 @@
 
 use crate::amx::AmxShape;
 use crate::cta::Cta;
-use crate::program::{Buffer, Scope, ThreadProgram};
+use crate::program::{Buffer, Scope, TaskGroups, ThreadProgram};
 use crate::text::parse::{Parsed, Parser};
 use crate::tma::{Mbarriers, TensorMap};
 use orch_compute::expr::{VarId, VarInfo};
@@ -25,6 +25,13 @@ impl Parser {
             }
             if word == "cta" {
                 self.cta_declaration()?;
+                continue;
+            }
+            if word == "groups" {
+                self.lexer.expect("of")?;
+                let tasks = self.lexer.count()?;
+                let first = self.declaration()?;
+                self.program.groups = Some(TaskGroups { tasks, first });
                 continue;
             }
             if word == "tensor_map" {
@@ -53,7 +60,7 @@ impl Parser {
                 "reused_shared" => Scope::ReusedShared,
                 "scratch" => Scope::Scratch,
                 other => {
-                    let expected = "input, constant, output, shared, reused_shared, scratch, tile, tensor_map, mbarriers, cta or {";
+                    let expected = "input, constant, output, shared, reused_shared, scratch, tile, groups, tensor_map, mbarriers, cta or {";
                     return self.error(format!("{expected} is expected, not {other}"));
                 }
             };

@@ -62,5 +62,5 @@ fn estimate(args: &[Arg], (tasks, task_us): (usize, f64), figures: &MachineModel
     let bytes: usize = args.iter().map(|arg| arg.shape.elems() * arg.dtype.size_bytes()).sum();
     let roofline_us = bytes as f64 / (GIGA_TO_MICRO * figures.memory_gbs_all);
     let time_us = launch_us + tasks.div_ceil(threads) as f64 * task_us;
-    KernelEstimate { time_us, work: KernelWork { flops: 0.0, roofline_us } }
+    KernelEstimate { time_us, work: KernelWork { flops: 0.0, roofline_us, alone_us: tasks as f64 * task_us } }
 }

@@ -21,14 +21,20 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
         count_stage(block, stage, target, &mut facts);
     }
     let packing = contraction::packing_work(block, target, FILL_LANES);
-    facts.cheap_ops += 2 * packing.lanes;
-    facts.scattered_accesses += packing.gathered;
-    facts.tasks = tasks(block, &facts);
+    facts.packing_ops = 2 * packing.lanes;
+    facts.packing_accesses = packing.gathered;
+    match contraction::task_grid(block, target) {
+        Some(grid) => {
+            facts.tasks = grid.tasks() as u64;
+            facts.packed_blocks = (grid.batch * grid.row_blocks) as u64;
+        }
+        None => facts.tasks = tasks(block, &facts),
+    }
     facts
 }
 
 /// Operations that make a work item worth handing to another thread.
-const TASK_OPERATIONS: u64 = 1 << 18;
+const TASK_OPERATIONS: u64 = 1 << 17;
 
 /// Work items into which a schedule would cut the axes over which every stage varies.
 fn tasks(block: &BlockProgram, facts: &KernelFacts) -> u64 {

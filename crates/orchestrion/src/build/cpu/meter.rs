@@ -34,7 +34,7 @@ impl Meter for Cpu {
             let TimedArguments { buffers, read_bytes, written_bytes } = TimedArguments::of(thread);
             let buffers = read.placed(kernel, buffers, read_bytes);
             program.arena_bytes = written_bytes.max(program.arena_bytes);
-            let launch = Launch { kernel: entry, buffers, chunking: chunking(kernel.cost_us) };
+            let launch = Launch { kernel: entry, buffers, chunking: chunking(kernel.work.alone_us) };
             program.steps.push(CpuStep { name: kernel.name.clone(), action: Action::Launch(launch) });
         }
         check_fits(read.bytes().saturating_add(program.arena_bytes))?;

@@ -59,7 +59,8 @@ impl Planner for Cpu {
         };
         let facts = facts(block, &self.target);
         let roofline_us = facts.lower_bound_us(&self.figures);
-        let work = KernelWork { flops: flops(&facts), roofline_us };
+        let alone_us = facts.alone_us(&self.figures);
+        let work = KernelWork { flops: flops(&facts), roofline_us, alone_us };
         Some(KernelEstimate { time_us: facts.estimate(&self.figures).time_us, work })
     }
 

@@ -44,5 +44,6 @@ pub fn estimate(
     let roofline_us = (all_flops / (GIGA_TO_MICRO * figures.fma_gflops_all))
         .max(bytes as f64 / (GIGA_TO_MICRO * figures.memory_gbs_all));
     let time_us = figures.launch_parallel_us + rounds * extents.time as f64 * step_us;
-    KernelEstimate { time_us, work: KernelWork { flops: all_flops, roofline_us } }
+    let alone_us = tasks as f64 * extents.time as f64 * step_us;
+    KernelEstimate { time_us, work: KernelWork { flops: all_flops, roofline_us, alone_us } }
 }

@@ -104,7 +104,8 @@ impl Planner for Cuda {
         }
         let facts = facts(block, self.operands());
         let modelled = facts.estimate(&self.figures);
-        let work = KernelWork { flops: facts.flops(), roofline_us: modelled.bound_us };
+        let (roofline_us, alone_us) = (modelled.bound_us, modelled.time_us);
+        let work = KernelWork { flops: facts.flops(), roofline_us, alone_us };
         Some(KernelEstimate { time_us: modelled.time_us, work })
     }
 

@@ -19,5 +19,5 @@ pub fn estimate(recurrence: &RecurrenceProgram, cycles: f64, figures: &GpuModel)
     let roofline_us = (flops / (GIGA_TO_MICRO * figures.f32_gflops))
         .max(bytes as f64 / (GIGA_TO_MICRO * figures.memory_gbs));
     let time_us = figures.launch_us + figures.latency_us + cycles / CYCLES_PER_US;
-    KernelEstimate { time_us, work: KernelWork { flops, roofline_us } }
+    KernelEstimate { time_us, work: KernelWork { flops, roofline_us, alone_us: time_us } }
 }

@@ -13,5 +13,5 @@ pub fn estimate(selection: &SelectionProgram, cycles: f64, figures: &GpuModel) -
     let bytes: usize = selection.args.iter().map(|arg| arg.shape.elems() * arg.dtype.size_bytes()).sum();
     let roofline_us = bytes as f64 / (GIGA_TO_MICRO * figures.memory_gbs);
     let time_us = figures.launch_us + figures.latency_us + (cycles / CYCLES_PER_US).max(roofline_us);
-    KernelEstimate { time_us, work: KernelWork { flops: 0.0, roofline_us } }
+    KernelEstimate { time_us, work: KernelWork { flops: 0.0, roofline_us, alone_us: time_us } }
 }

@@ -1,0 +1,30 @@
+//! How offsets vary with one variable.
+
+use orch_compute::expr::substitute::substitute;
+use orch_compute::expr::{ExprId, Exprs, VarId};
+use orch_compute::simplify::simplify;
+
+/// The constant step of `offset` per unit of `var`, if it is linear in it and nothing else varies with it.
+pub(super) fn linear_in(exprs: &mut Exprs, offset: ExprId, var: VarId) -> Option<i64> {
+    let extent = block_extent(exprs, var);
+    if extent <= 1 {
+        return Some(1);
+    }
+    let zero = exprs.index(0);
+    let base = substitute(exprs, offset, &[(var, zero)]);
+    let difference = exprs.sub(offset, base);
+    let difference = simplify(exprs, difference);
+    let at = exprs.var(var);
+    let one = exprs.index(1);
+    let step = substitute(exprs, difference, &[(var, one)]);
+    let stride = simplify(exprs, step);
+    let stride = exprs.as_int(stride)?;
+    let line = exprs.mul_const(at, stride);
+    let line = simplify(exprs, line);
+    (line == difference).then_some(stride)
+}
+
+/// The number of values of a variable.
+pub(super) fn block_extent(exprs: &Exprs, var: VarId) -> usize {
+    exprs.var_info(var).range.map_or(0, |(_, last)| last as usize + 1)
+}
