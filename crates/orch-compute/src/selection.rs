@@ -35,7 +35,7 @@ pub struct SelectionProgram {
 
 /// The length of the runs that a tensor consists of, each in order along an axis with `inner` elements behind it: what a selection has
 /// made, reshaped.
-fn sorted_run(graph: &PrimGraph, tensor: TensorId, (inner, largest): (usize, bool)) -> Option<usize> {
+fn sorted_run(graph: &PrimGraph, tensor: TensorId, inner: usize, largest: bool) -> Option<usize> {
     let mut source = tensor;
     let mut producer = graph.node(graph.producer(source)?);
     while matches!(producer.op, PrimOp::Reshape { .. }) {
@@ -80,8 +80,7 @@ impl SelectionProgram {
         };
         let [values, places] = [result(0)?, result(1)?];
         let (name, extent) = (name.into(), shape[axis]);
-        let run =
-            sorted_run(graph, node.inputs[0], (inner, largest)).filter(|run| extent.is_multiple_of(*run));
+        let run = sorted_run(graph, node.inputs[0], inner, largest).filter(|run| extent.is_multiple_of(*run));
         let runs = run.map_or(1, |run| extent / run);
         Some(Self { name, outer, extent, inner, k, largest, runs, args, values, places })
     }

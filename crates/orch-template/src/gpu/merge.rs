@@ -10,7 +10,7 @@
 //! threads write different elements. Exact.
 
 use crate::Design;
-use crate::bind::{add_arguments, bind_value, bound_kernel};
+use crate::bind::{add_arguments, bind_index, bind_value, bound_kernel};
 use crate::selection::order::KeyOrder;
 use orch_compute::SelectionProgram;
 use orch_compute::expr::{BufferId, ExprId, Type};
@@ -110,8 +110,9 @@ impl Emitter<'_> {
         let (base, result) = (offset(exprs, extent), offset(exprs, k));
         let first = exprs.mul_const(places[2], THREADS as i64);
         let position = exprs.add2(first, self.thread);
-        let base = self.bind(&mut body, "base", base);
-        let position = self.bind(&mut body, "position", position);
+        let base = bind_index(&mut self.program, &mut body, "base", base, outer * extent * inner);
+        let positions = parts(self.selection) * THREADS;
+        let position = bind_index(&mut self.program, &mut body, "position", position, positions);
         let exprs = &mut self.program.exprs;
         let (length, all, most) = (
             exprs.index(run_length(self.selection) as i64),
@@ -119,7 +120,9 @@ impl Emitter<'_> {
             exprs.index(k as i64),
         );
         let (run, within) = (exprs.floor_div(position, length), exprs.floor_rem(position, length));
-        let (run, within) = (self.bind(&mut body, "run", run), self.bind(&mut body, "within", within));
+        let runs = positions.div_ceil(run_length(self.selection));
+        let run = bind_index(&mut self.program, &mut body, "run", run, runs);
+        let within = bind_index(&mut self.program, &mut body, "within", within, run_length(self.selection));
         let exprs = &mut self.program.exprs;
         let (exists, is_early) = (exprs.lt(position, all), exprs.lt(within, most));
         let counts = exprs.and(exists, is_early);
@@ -162,7 +165,7 @@ impl Emitter<'_> {
             vec![Stmt::Store { buffer: emitter.found, offset: number, value: zero, mask: None }]
         })];
         for step in (0..steps(self.selection)).rev().map(|log| 1usize << log) {
-            body.push(self.unrolled(|emitter, number| emitter.search_step(element, (first, number), step)));
+            body.push(self.unrolled(|emitter, number| emitter.search_step(element, first, number, step)));
         }
         body.push(self.unrolled(|emitter, number| {
             let exprs = &mut emitter.program.exprs;
@@ -174,12 +177,14 @@ impl Emitter<'_> {
     }
 
     /// A step of a search: `found += step` if the element that many further on comes before.
-    fn search_step(&mut self, element: Element, (first, number): (ExprId, ExprId), step: usize) -> Vec<Stmt> {
+    fn search_step(&mut self, element: Element, first: ExprId, number: ExprId, step: usize) -> Vec<Stmt> {
         let mut body = Vec::new();
         let length = run_length(self.selection);
         let exprs = &mut self.program.exprs;
         let other = exprs.add2(first, number);
         let found = exprs.load(self.found, number, 1, None);
+        let found = bind_index(&mut self.program, &mut body, "found", found, length + 1);
+        let exprs = &mut self.program.exprs;
         let further = exprs.add_const(found, step as i64);
         let (runs, end) = (exprs.index(self.selection.runs as i64), exprs.index(length as i64));
         let conditions =

@@ -23,6 +23,14 @@ struct List {
     segment: usize,
 }
 
+/// Some updates that a warp has listed: where its segment starts, the first of them there, and how many the segment has.
+#[derive(Clone, Copy)]
+struct Segment {
+    start: ExprId,
+    first: ExprId,
+    count: ExprId,
+}
+
 impl Emitter<'_> {
     /// ```text
     /// y = data, each slot by the threads that own it
@@ -54,7 +62,7 @@ impl Emitter<'_> {
             },
         );
         let blocks = self.schedule.updates(self.scatter).div_ceil(threads * step);
-        let apply = self.repeated("block", (blocks, 1, LoopKind::Serial), |emitter, block| {
+        let apply = self.serial("block", blocks, 1, |emitter, block| {
             let mut body = emitter.list_updates(&list, block);
             body.push(Self::barrier());
             body.push(emitter.apply_list(&list));
@@ -143,15 +151,15 @@ impl Emitter<'_> {
     /// Each thread applies the updates of the list whose slots are its own.
     fn apply_list(&mut self, list: &List) -> Stmt {
         let warps = self.schedule.threads / WARP;
-        self.repeated("segment", (warps, 1, LoopKind::Serial), |emitter, segment| {
+        self.serial("segment", warps, 1, |emitter, segment| {
             let mut body = Vec::new();
             let count = emitter.load_index(list.counts, segment, None);
-            let count = emitter.bind(&mut body, "count", count);
+            let count = emitter.bind_index(&mut body, "count", count, list.segment + 1);
             let start = emitter.program.exprs.mul_const(segment, list.segment as i64);
             let (var, first) = emitter.program.exprs.fresh_index("first", list.segment);
             let columns = emitter.columns_of_thread();
-            let each = emitter.repeated("turn", (columns, 1, LoopKind::Serial), |emitter, turn| {
-                emitter.apply_some(list, (start, first, count), turn)
+            let each = emitter.serial("turn", columns, 1, |emitter, turn| {
+                emitter.apply_some(list, Segment { start, first, count }, turn)
             });
             let zero = emitter.index(0);
             let step = TOGETHER as i64;
@@ -168,19 +176,13 @@ impl Emitter<'_> {
     }
 
     /// Applies some updates of the list to a vector of each of their slots.
-    fn apply_some(
-        &mut self,
-        list: &List,
-        (start, first, count): (ExprId, ExprId, ExprId),
-        turn: ExprId,
-    ) -> Vec<Stmt> {
-        let lanes = self.lanes;
-        let dtype = self.scatter.dtype();
+    fn apply_some(&mut self, list: &List, segment: Segment, turn: ExprId) -> Vec<Stmt> {
+        let Segment { start, first, count } = segment;
+        let (lanes, dtype) = (self.lanes, self.scatter.dtype());
         let slots = self.scratch("own", DType::I32, TOGETHER);
         let news = self.scratch("news", dtype, TOGETHER * lanes);
         let mut body = Vec::new();
-        let column = self.own_column(turn);
-        let column = self.bind(&mut body, "column", column);
+        let column = self.own_column(&mut body, turn);
         body.push(self.unrolled("number", TOGETHER, |emitter, number| {
             let mut body = Vec::new();
             let exprs = &mut emitter.program.exprs;
@@ -188,9 +190,10 @@ impl Emitter<'_> {
             let (is_listed, at) = (exprs.lt(position, count), exprs.add2(start, position));
             let is_listed = emitter.bind(&mut body, "is_listed", is_listed);
             let slot = emitter.load_index(list.slots, at, Some(is_listed));
-            let slot = emitter.bind(&mut body, "slot", slot);
+            let slot = emitter.bind_index(&mut body, "slot", slot, emitter.slots);
             let update = emitter.load_index(list.updates, at, Some(is_listed));
-            let update = emitter.bind(&mut body, "update", update);
+            let count = emitter.schedule.updates(emitter.scatter);
+            let update = emitter.bind_index(&mut body, "update", update, count);
             let (threads, own) = (emitter.index(emitter.slot_threads()), emitter.own_slot());
             let exists = emitter.exists(slot, column);
             let exprs = &mut emitter.program.exprs;
@@ -210,10 +213,8 @@ impl Emitter<'_> {
         }));
         body.push(self.unrolled("number", TOGETHER, |emitter, number| {
             let mut body = Vec::new();
-            let slot = emitter.load_index(slots, number, None);
-            let slot = emitter.bind(&mut body, "slot", slot);
-            let zero = emitter.index(0);
-            let exists = emitter.program.exprs.ge(slot, zero);
+            let (slot, exists) = emitter.found_slot(slots, number);
+            let slot = emitter.bind_index(&mut body, "slot", slot, emitter.slots);
             let op = emitter.scatter.combine.expect("updates combine");
             let to = emitter.offset(slot, column);
             let exprs = &mut emitter.program.exprs;

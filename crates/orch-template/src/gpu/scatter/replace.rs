@@ -4,7 +4,7 @@ use super::tile::Emitter;
 use orch_compute::ScatterProgram;
 use orch_ir::DType;
 use orch_thread::cta::{CtaStmt, Location, RedOp};
-use orch_thread::program::{LoopKind, Stmt};
+use orch_thread::program::Stmt;
 
 impl Emitter<'_> {
     /// ```text
@@ -20,7 +20,7 @@ impl Emitter<'_> {
         let (threads, step) = (self.schedule.threads, self.schedule.step(self.scatter));
         let found = self.scratch("found", DType::I32, step);
         let blocks = self.schedule.updates(self.scatter).div_ceil(threads * step);
-        let look = self.repeated("block", (blocks, 1, LoopKind::Serial), |emitter, block| {
+        let look = self.serial("block", blocks, 1, |emitter, block| {
             let update = |emitter: &mut Self, number| {
                 let exprs = &mut emitter.program.exprs;
                 let before = exprs.mul_const(block, step as i64);
@@ -35,10 +35,7 @@ impl Emitter<'_> {
             let mark = emitter.unrolled("number", step, |emitter, number| {
                 let update = update(emitter, number);
                 let value = emitter.as_number(update);
-                let slot = emitter.load_index(found, number, None);
-                let zero = emitter.index(0);
-                let exprs = &mut emitter.program.exprs;
-                let (offset, is_of_tile) = (exprs.max(slot, zero), exprs.ge(slot, zero));
+                let (offset, is_of_tile) = emitter.found_slot(found, number);
                 let to = Location { buffer: last, offset };
                 vec![Stmt::Cta(CtaStmt::Red { op: RedOp::Max, to, value, mask: Some(is_of_tile) })]
             });
@@ -49,11 +46,16 @@ impl Emitter<'_> {
         let write = self.each_owned(
             |emitter, owned| {
                 let mut body = Vec::new();
-                let update = emitter.load_index(last, owned.slot, Some(owned.exists));
-                let update = emitter.bind(&mut body, "update", update);
-                let zero = emitter.index(0);
+                let found = emitter.load_number(last, owned.slot, Some(owned.exists));
+                let found = emitter.bind(&mut body, "found", found);
+                let none = emitter.number(0);
                 let exprs = &mut emitter.program.exprs;
-                let is_updated = exprs.ge(update, zero);
+                let is_updated = exprs.ge(found, none);
+                let some = exprs.max(found, none);
+                let update = exprs.cast(DType::I64, some);
+                let count = emitter.schedule.updates(emitter.scatter);
+                let update = emitter.bind_index(&mut body, "update", update, count);
+                let exprs = &mut emitter.program.exprs;
                 let is_kept = exprs.not(is_updated);
                 let [is_updated, is_kept] = [is_updated, is_kept].map(|is_it| exprs.and(owned.exists, is_it));
                 let from = emitter.update_offset(update, owned.column);

@@ -57,7 +57,7 @@ impl Emitter<'_> {
                 .to_vec()
         });
         let blocks = self.schedule.updates(self.scatter).div_ceil(threads * step);
-        let apply = self.repeated("block", (blocks, 1, LoopKind::Serial), |emitter, block| {
+        let apply = self.serial("block", blocks, 1, |emitter, block| {
             let mut body = vec![emitter.forget_deepest(&state)];
             body.extend(emitter.count_updates(&state, block));
             body.push(Self::barrier());
@@ -65,7 +65,7 @@ impl Emitter<'_> {
             body.push(Self::barrier());
             let zero = emitter.index(0);
             let rounds = emitter.load_index(state.deepest, zero, None);
-            let rounds = emitter.bind(&mut body, "rounds", rounds);
+            let rounds = emitter.bind_index(&mut body, "rounds", rounds, threads * step + 1);
             let (var, _) = emitter.program.exprs.fresh_index("round", threads * step);
             let (start, round) = (emitter.index(0), emitter.round(&state, block));
             body.push(Stmt::For { var, start, end: rounds, step: 1, kind: LoopKind::Serial, body: round });
@@ -99,14 +99,6 @@ impl Emitter<'_> {
         exprs.add2(first, self.thread)
     }
 
-    /// The slot of an update of the thread, or 0, and whether it is left.
-    fn slot_of(&mut self, state: &Rounds, number: ExprId) -> (ExprId, ExprId) {
-        let slot = self.load_index(state.slots, number, None);
-        let zero = self.index(0);
-        let exprs = &mut self.program.exprs;
-        (exprs.max(slot, zero), exprs.ge(slot, zero))
-    }
-
     fn count_updates(&mut self, state: &Rounds, block: ExprId) -> Vec<Stmt> {
         let find = self.unrolled("number", state.step, |emitter, number| {
             let update = emitter.update_of(state, block, number);
@@ -114,14 +106,14 @@ impl Emitter<'_> {
         });
         let load = self.unrolled("number", state.step, |emitter, number| {
             let update = emitter.update_of(state, block, number);
-            let (_, is_left) = emitter.slot_of(state, number);
+            let (_, is_left) = emitter.found_slot(state.slots, number);
             let zero = emitter.index(0);
             let from = emitter.update_offset(update, zero);
             let value = emitter.load(ScatterProgram::UPDATES, from, 1, is_left);
             vec![Stmt::Store { buffer: state.values, offset: number, value, mask: None }]
         });
         let count = self.unrolled("number", state.step, |emitter, number| {
-            let (offset, is_left) = emitter.slot_of(state, number);
+            let (offset, is_left) = emitter.found_slot(state.slots, number);
             let (to, value) = (Location { buffer: state.counts, offset }, emitter.number(1));
             vec![Stmt::Cta(CtaStmt::Red { op: RedOp::Add, to, value, mask: Some(is_left) })]
         });
@@ -132,7 +124,7 @@ impl Emitter<'_> {
         let most = self.program.exprs.declare_register("most", Type::scalar(DType::I32));
         let zero = self.number(0);
         let each = self.unrolled("number", state.step, |emitter, number| {
-            let (slot, is_left) = emitter.slot_of(state, number);
+            let (slot, is_left) = emitter.found_slot(state.slots, number);
             let count = emitter.load_number(state.counts, slot, Some(is_left));
             let exprs = &mut emitter.program.exprs;
             let most_so_far = exprs.var(most);
@@ -148,7 +140,7 @@ impl Emitter<'_> {
         let find = self.unrolled("number", state.step, |emitter, number| {
             let update = emitter.update_of(state, block, number);
             let value = emitter.as_number(update);
-            let (offset, is_left) = emitter.slot_of(state, number);
+            let (offset, is_left) = emitter.found_slot(state.slots, number);
             let to = Location { buffer: state.first, offset };
             vec![Stmt::Cta(CtaStmt::Red { op: RedOp::Min, to, value, mask: Some(is_left) })]
         });
@@ -156,8 +148,8 @@ impl Emitter<'_> {
             let mut body = Vec::new();
             let update = emitter.update_of(state, block, number);
             let update = emitter.as_number(update);
-            let (slot, is_left) = emitter.slot_of(state, number);
-            let slot = emitter.bind(&mut body, "slot", slot);
+            let (slot, is_left) = emitter.found_slot(state.slots, number);
+            let slot = emitter.bind_index(&mut body, "slot", slot, emitter.slots);
             let first = emitter.load_number(state.first, slot, Some(is_left));
             let exprs = &mut emitter.program.exprs;
             let is_first = exprs.eq(first, update);
@@ -175,7 +167,7 @@ impl Emitter<'_> {
             body
         });
         let remove = self.unrolled("number", state.step, |emitter, number| {
-            let (slot, _) = emitter.slot_of(state, number);
+            let (slot, _) = emitter.found_slot(state.slots, number);
             let (none, zero, gone) = (emitter.number(i32::MAX.into()), emitter.number(0), emitter.number(-1));
             let wins = emitter.load_number(state.wins, number, None);
             let condition = emitter.program.exprs.ne(wins, zero);

@@ -93,7 +93,7 @@ impl GpuScatterSchedule {
         let wanted = (outer * extent * inner / LEAST_ELEMS).clamp(1, 2 * target.sms);
         let columns = match index {
             ScatterIndex::Elements => inner.min(LEAST_COLUMNS),
-            // Columns are cut only where there are few rows: each tile looks at all indices.
+            // Each tile looks at all indices, so that columns are cut only if the rows alone give too little.
             ScatterIndex::Tuples(_) => {
                 let parts = wanted.div_ceil(extent);
                 inner.div_ceil(parts).next_multiple_of(COLUMN_UNIT).min(inner)

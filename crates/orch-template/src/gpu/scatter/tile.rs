@@ -1,7 +1,7 @@
 //! What the ways to apply updates share: the tile of a CTA, its slots, the places of updates, and loops over what a thread owns.
 
 use super::schedule::GpuScatterSchedule;
-use crate::bind::{bind_index, bind_value};
+use crate::bind::{bind_index, bind_value, bind_var};
 use orch_compute::expr::{ArgId, BufferId, Expr, ExprId, VarId};
 use orch_compute::simplify::simplify;
 use orch_compute::{ScatterData, ScatterIndex, ScatterProgram};
@@ -138,30 +138,40 @@ impl<'a> Emitter<'a> {
         bind_value(&mut self.program, body, name, value)
     }
 
+    /// Binds an index in `0..extent`.
+    pub fn bind_index(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
+        bind_index(&mut self.program, body, name, value, extent)
+    }
+
     pub fn barrier() -> Stmt {
         Stmt::Cta(CtaStmt::Barrier)
     }
 
-    /// A loop over `0..extent`.
-    pub fn repeated(
+    /// A loop over every `step`th of `0..extent`.
+    pub fn serial(
         &mut self,
         name: &str,
-        (extent, step, kind): (usize, usize, LoopKind),
+        extent: usize,
+        step: usize,
         body: impl FnOnce(&mut Self, ExprId) -> Vec<Stmt>,
     ) -> Stmt {
         let (var, value) = self.program.exprs.fresh_index(name, extent);
         let body = body(self, value);
         let (start, end) = (self.index(0), self.index(extent));
-        Stmt::For { var, start, end, step: step as i64, kind, body }
+        Stmt::For { var, start, end, step: step as i64, kind: LoopKind::Serial, body }
     }
 
+    /// An unrolled loop over `0..extent`.
     pub fn unrolled(
         &mut self,
         name: &str,
         extent: usize,
         body: impl FnOnce(&mut Self, ExprId) -> Vec<Stmt>,
     ) -> Stmt {
-        self.repeated(name, (extent, 1, LoopKind::Unroll), body)
+        let (var, value) = self.program.exprs.fresh_index(name, extent);
+        let body = body(self, value);
+        let (start, end) = (self.index(0), self.index(extent));
+        Stmt::For { var, start, end, step: 1, kind: LoopKind::Unroll, body }
     }
 
     /// A loop over the slots of the tile that the threads share one by one.
@@ -182,14 +192,14 @@ impl<'a> Emitter<'a> {
         let (threads, columns) = (self.slot_threads(), self.columns_of_thread());
         let count = self.slots.div_ceil(threads) * columns;
         let together = IN_FLIGHT.min(count);
-        self.repeated("first", (count, together, LoopKind::Serial), |emitter, first| {
+        self.serial("first", count, together, |emitter, first| {
             let loads = emitter.unrolled("number", together, |emitter, number| {
-                let (mut body, owned) = emitter.owned((first, number), columns);
+                let (mut body, owned) = emitter.owned(first, number);
                 body.extend(load(emitter, owned));
                 body
             });
             let stores = emitter.unrolled("number", together, |emitter, number| {
-                let (mut body, owned) = emitter.owned((first, number), columns);
+                let (mut body, owned) = emitter.owned(first, number);
                 body.extend(store(emitter, owned));
                 body
             });
@@ -208,18 +218,20 @@ impl<'a> Emitter<'a> {
         self.width.div_ceil(self.lanes * self.column_threads)
     }
 
-    fn owned(&mut self, (first, number): (ExprId, ExprId), columns: usize) -> (Vec<Stmt>, Owned) {
+    fn owned(&mut self, first: ExprId, number: ExprId) -> (Vec<Stmt>, Owned) {
         let mut body = Vec::new();
-        let (threads, columns) = (self.slot_threads(), self.index(columns));
+        let columns = self.columns_of_thread();
+        let threads = self.slot_threads();
+        let turns = (self.slots.div_ceil(threads) * columns).next_multiple_of(IN_FLIGHT).div_ceil(columns);
+        let columns = self.index(columns);
         let own = self.own_slot();
         let exprs = &mut self.program.exprs;
         let vector = exprs.add2(first, number);
         let (turn, column) = (exprs.floor_div(vector, columns), exprs.floor_rem(vector, columns));
         let slot = exprs.mul_const(turn, threads as i64);
         let slot = exprs.add2(slot, own);
-        let slot = self.bind(&mut body, "slot", slot);
-        let column = self.own_column(column);
-        let column = self.bind(&mut body, "column", column);
+        let slot = self.bind_index(&mut body, "slot", slot, turns * threads);
+        let column = self.own_column(&mut body, column);
         let exists = self.exists(slot, column);
         let exists = self.bind(&mut body, "exists", exists);
         (body, Owned { number, slot, column, exists })
@@ -232,13 +244,17 @@ impl<'a> Emitter<'a> {
     }
 
     /// The first column of a thread's vector.
-    pub fn own_column(&mut self, turn: ExprId) -> ExprId {
+    pub fn own_column(&mut self, body: &mut Vec<Stmt>, turn: ExprId) -> ExprId {
+        let extent = self.columns_of_thread() * self.column_threads * self.lanes;
         let columns = self.index(self.column_threads);
         let exprs = &mut self.program.exprs;
         let own = exprs.floor_rem(self.thread, columns);
         let before = exprs.mul_const(turn, self.column_threads as i64);
         let vector = exprs.add2(before, own);
-        exprs.mul_const(vector, self.lanes as i64)
+        let column = exprs.mul_const(vector, self.lanes as i64);
+        let var = bind_var(&mut self.program, body, "column", column, extent);
+        self.program.exprs.set_multiple_of(var, self.lanes as i64);
+        self.program.exprs.var(var)
     }
 
     /// Row and column of an element within the result's.
@@ -353,7 +369,7 @@ impl<'a> Emitter<'a> {
                 exists = self.bind(&mut body, "exists", exists);
                 let zero = self.index(0);
                 let at = self.update_offset(update, zero);
-                (self.limited_index(at, self.scatter.extent, exists), Some(column))
+                (self.limited_index(&mut body, at, self.scatter.extent, exists), Some(column))
             }
             ScatterIndex::Tuples(extents) => {
                 exists = self.bind(&mut body, "exists", exists);
@@ -361,7 +377,7 @@ impl<'a> Emitter<'a> {
                 let mut row = self.index(0);
                 for (dim, &extent) in extents.iter().enumerate() {
                     let at = self.program.exprs.add_const(first, dim as i64);
-                    let index = self.limited_index(at, extent, exists);
+                    let index = self.limited_index(&mut body, at, extent, exists);
                     let before = self.program.exprs.mul_const(row, extent as i64);
                     row = self.program.exprs.add2(before, index);
                 }
@@ -369,7 +385,6 @@ impl<'a> Emitter<'a> {
             }
         };
         let row = self.program.exprs.sub(row, self.first_row);
-        let row = self.bind(&mut body, "row", row);
         let (zero, rows) = (self.index(0), self.index(self.schedule.rows));
         let exprs = &mut self.program.exprs;
         let is_of_tile = [exprs.ge(row, zero), exprs.lt(row, rows), exists];
@@ -388,13 +403,22 @@ impl<'a> Emitter<'a> {
         body
     }
 
+    /// What [`find_slot`](Self::find_slot) has found: a slot, 0 if it is none of the tile's, and whether it is one.
+    pub fn found_slot(&mut self, slots: BufferId, number: ExprId) -> (ExprId, ExprId) {
+        let (slot, zero) = (self.load_number(slots, number, None), self.number(0));
+        let exprs = &mut self.program.exprs;
+        let (some, is_of_tile) = (exprs.max(slot, zero), exprs.ge(slot, zero));
+        (exprs.cast(DType::I64, some), is_of_tile)
+    }
+
     /// An index, limited to the extent that it addresses.
-    fn limited_index(&mut self, at: ExprId, extent: usize, mask: ExprId) -> ExprId {
+    fn limited_index(&mut self, body: &mut Vec<Stmt>, at: ExprId, extent: usize, mask: ExprId) -> ExprId {
         let value = self.load(ScatterProgram::INDICES, at, 1, mask);
         let exprs = &mut self.program.exprs;
         let value = exprs.cast(DType::I64, value);
         let (zero, last) = (exprs.index(0), exprs.index(extent as i64 - 1));
         let above = exprs.max(value, zero);
-        exprs.min(above, last)
+        let limited = exprs.min(above, last);
+        self.bind_index(body, "index", limited, extent)
     }
 }
