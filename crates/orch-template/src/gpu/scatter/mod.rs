@@ -26,6 +26,7 @@ pub use schedule::GpuScatterSchedule;
 use crate::Design;
 use crate::bind::{add_arguments, bound_kernel};
 use orch_compute::ScatterProgram;
+use orch_thread::cta::Cta;
 use orch_thread::kernel::Kernel;
 use orch_thread::program::ThreadProgram;
 use orch_thread::target::GpuTarget;
@@ -42,6 +43,7 @@ pub fn design(scatter: &ScatterProgram, target: &GpuTarget) -> Option<Design> {
 pub fn lower(scatter: &ScatterProgram, schedule: &GpuScatterSchedule) -> Kernel {
     let mut program = ThreadProgram::new(&scatter.name, schedule.tiles(scatter));
     let thread = program.set_cta(schedule.threads, 1);
+    program.cta = program.cta.map(|cta| Cta { loads_ahead: true, ..cta });
     add_arguments(&mut program, &scatter.args);
     let mut emitter = Emitter::new(scatter, *schedule, program, thread);
     let mut body = emitter.place();
