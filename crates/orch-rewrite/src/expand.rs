@@ -31,6 +31,9 @@ pub struct ExpandLimits {
     pub scattered: usize,
     /// The same for each element of the result.
     pub pairs_of_element: usize,
+    /// Elements from which on their number counts: for fewer ones, as many pairs are compared as for these, in less time than starting
+    /// a kernel takes.
+    pub few_elements: usize,
     /// Elements along the axis of cumulative sums and products.
     pub cumulated: usize,
     /// How longer selections are split; `None` where a kernel serves any length.
@@ -71,9 +74,6 @@ impl SplitLimits {
         best.expect("there are numbers of passes").1
     }
 }
-
-/// So many pairs are compared in less time than starting a kernel takes.
-const FEW_PAIRS: usize = 4 << 10;
 
 /// An element that is better than none, where NaN counts as larger than any number.
 fn worst(dtype: DType, largest: bool) -> Tensor {
@@ -268,15 +268,22 @@ impl Emit<'_> {
         while runs > 1 {
             let merged = fan_in.min(runs);
             let line = dims[axis + 1] * merged;
-            (runs, dims[axis]) = (runs / merged, runs / merged);
+            runs /= merged;
             dims[axis + 1] = line;
+            // The last pass has the shape of the result, which is stored as it is.
+            let along = if runs > 1 {
+                dims[axis] = runs;
+                axis + 1
+            } else {
+                dims.remove(axis);
+                axis
+            };
             let (lines, from) = (self.reshape(values, dims.clone()), self.reshape(places, dims.clone()));
-            let [best, at] = self.selection(lines, (axis + 1, k.min(line), largest));
-            dims[axis + 1] = k.min(line);
-            (values, places) = (best, self.add(PrimOp::TakeAlong { axis: axis + 1 }, &[from, at]));
+            let [best, at] = self.selection(lines, (along, k.min(line), largest));
+            dims[along] = k.min(line);
+            (values, places) = (best, self.add(PrimOp::TakeAlong { axis: along }, &[from, at]));
         }
-        dims.remove(axis);
-        Some([values, places].map(|tensor| self.reshape(tensor, dims.clone())).to_vec())
+        Some(vec![values, places])
     }
 
     /// A selection that stays one: values and positions.
@@ -381,7 +388,7 @@ impl Emit<'_> {
     ) -> bool {
         let each = if combine.is_some() { rest } else { 1 };
         let work = rows.checked_mul(count).and_then(|pairs| pairs.checked_mul(each));
-        let few = limits.pairs_of_element.saturating_mul(rows.saturating_mul(rest).max(FEW_PAIRS));
+        let few = limits.pairs_of_element.saturating_mul(rows.saturating_mul(rest).max(limits.few_elements));
         rows > 0 && count > 0 && rest > 0 && work.is_some_and(|work| work <= limits.scattered.min(few))
     }
 
@@ -476,6 +483,7 @@ mod tests {
         sorted: 16,
         scattered: 1 << 12,
         pairs_of_element: usize::MAX,
+        few_elements: 1,
         cumulated: usize::MAX,
         split: None,
     };

@@ -43,6 +43,7 @@ const EXPANDED: ExpandLimits = ExpandLimits {
     sorted: 32,
     scattered: 1 << 22,
     pairs_of_element: 4,
+    few_elements: 1 << 20,
     cumulated: usize::MAX,
     split: Some(SplitLimits { part: 2 << 10, kernel_comparisons: 8 << 20 }),
 };
