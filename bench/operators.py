@@ -124,6 +124,13 @@ def scatter_nd_of_elements(g, elements, updates):
     g.output(g.ScatterND(g.input(elements), indices, g.input(updates)))
 
 
+@operator((1000, 128, 64), (30522, 128, 768), (30522, 16384, 768))
+def embedding_gradient(g, rows, tokens, width):
+    indices = g.input(tokens, 1, dtype="i64", high=rows)
+    zeros = g.ConstantOfShape(g.ints(rows, width))
+    g.output(g.ScatterND(zeros, indices, g.input(tokens, width), reduction="add"))
+
+
 @operator((4, 32, 1), (8, 256, 4), (8, 1024, 16))
 def index_put(g, heads, length, tokens):
     # cache[:, :, positions] = keys of new tokens, by torch's exporter: the axis is moved to the front and back.
@@ -221,15 +228,20 @@ def roll(g, side, channels):
     g.output(x)
 
 
+def conv_transpose_weight(channels_in, channels_out, window):
+    shape = (channels_in, channels_out, window, window)
+    return (np.random.default_rng(0).standard_normal(shape) * channels_in**-0.5).astype(np.float32)
+
+
 @operator((16, 8, 7), (128, 64, 28), (64, 32, 112))
 def conv_transpose_2(g, channels_in, channels_out, side):
-    weight = g.constant((g.random.standard_normal((channels_in, channels_out, 2, 2)) * channels_in**-0.5).astype(np.float32))
+    weight = g.constant(conv_transpose_weight(channels_in, channels_out, 2))
     g.output(g.ConvTranspose(g.input(1, channels_in, side, side), weight, strides=[2, 2]))
 
 
 @operator((16, 8, 7), (128, 64, 28), (64, 32, 112))
 def conv_transpose_4(g, channels_in, channels_out, side):
-    weight = g.constant((g.random.standard_normal((channels_in, channels_out, 4, 4)) * channels_in**-0.5).astype(np.float32))
+    weight = g.constant(conv_transpose_weight(channels_in, channels_out, 4))
     g.output(g.ConvTranspose(g.input(1, channels_in, side, side), weight, strides=[2, 2], pads=[1, 1, 1, 1]))
 
 

@@ -34,7 +34,7 @@ pub use expr::{ArgId, BufferId, Const, Expr, ExprId, Exprs, StageId, Type, VarId
 pub use invert::invert_index;
 pub use layout::Layout;
 pub use recurrence::RecurrenceProgram;
-pub use scatter::{ScatterIndex, ScatterProgram};
+pub use scatter::{ScatterData, ScatterIndex, ScatterProgram};
 pub use selection::SelectionProgram;
 pub use simplify::{Simplifier, prove, simplify};
 pub use storage::Storage;

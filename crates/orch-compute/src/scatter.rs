@@ -2,9 +2,9 @@
 
 use crate::alone::{operand_arg, result_arg};
 use crate::block::Arg;
-use crate::expr::ArgId;
+use crate::expr::{ArgId, Const};
 use crate::storage::Storage;
-use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ReduceOp};
+use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ReduceOp, TensorId};
 
 /// What says where an update goes. Indices are limited to the extent that they address.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,6 +13,32 @@ pub enum ScatterIndex {
     Elements,
     /// `[count, extents]`: a tuple of indices for `inner` elements beside one another; the product of these extents is the row extent.
     Tuples(Vec<usize>),
+}
+
+/// What is updated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScatterData {
+    /// An argument.
+    Tensor(ArgId),
+    /// The same number everywhere, which is not read from memory.
+    Fill(Const),
+}
+
+/// The number that a tensor consists of, by views and broadcasts of a constant; `None` if it may have several, or one that `f64` does
+/// not hold.
+pub fn fill_of(graph: &PrimGraph, tensor: TensorId) -> Option<f64> {
+    /// Integers below are exact in `f64`.
+    const EXACT: f64 = (1u64 << 53) as f64;
+    let mut source = tensor;
+    while let Some(producer) = graph.producer(source) {
+        let node = graph.node(producer);
+        let is_moved =
+            matches!(node.op, PrimOp::Broadcast { .. } | PrimOp::Reshape { .. } | PrimOp::Transpose { .. });
+        source = *node.inputs.first().filter(|_| is_moved)?;
+    }
+    let constant = graph.constant(source).filter(|constant| constant.shape().elems() == 1)?;
+    let value = constant.to_f64()[0];
+    (constant.dtype().is_float() || value.abs() < EXACT).then_some(value)
 }
 
 /// One kernel's scattering: `y [outer, extent, inner]` is `data` of that shape with `updates [outer, count, inner]` combined into the
@@ -33,19 +59,19 @@ pub struct ScatterProgram {
     pub index: ScatterIndex,
     /// How an update is combined with the element that is there; `None` replaces it.
     pub combine: Option<ReduceOp>,
-    /// Tensor arguments: data, indices, updates, result.
+    /// What is updated.
+    pub data: ScatterData,
+    /// Tensor arguments: indices, updates, result, and the data if it is a tensor.
     pub args: Vec<Arg>,
 }
 
 impl ScatterProgram {
-    /// The argument that is the data.
-    pub const DATA: ArgId = ArgId(0);
     /// The argument that is the indices.
-    pub const INDICES: ArgId = ArgId(1);
+    pub const INDICES: ArgId = ArgId(0);
     /// The argument that is the updates.
-    pub const UPDATES: ArgId = ArgId(2);
+    pub const UPDATES: ArgId = ArgId(1);
     /// The argument that is the result.
-    pub const RESULT: ArgId = ArgId(3);
+    pub const RESULT: ArgId = ArgId(2);
 
     /// The scattering among `nodes`, all others of which are views of its operands; `None` if there is none, if it is of nothing, if
     /// positions of updates differ in more than the axis, if booleans are combined, or one of its tensors is not stored row by row.
@@ -84,11 +110,24 @@ impl ScatterProgram {
             return None;
         }
         let mut args = Vec::new();
-        for &operand in &node.inputs {
+        for &operand in &node.inputs[1..] {
             args.push(operand_arg(graph, nodes, storage, operand)?);
         }
         args.push(result_arg(graph, storage, node.outputs[0])?);
-        Some(Self { name: name.into(), outer, extent, inner, count, index, combine, args })
+        let dtype = args[Self::RESULT.index()].dtype;
+        let data = match fill_of(graph, node.inputs[0]) {
+            Some(value) => ScatterData::Fill(Const::converted(dtype, value)),
+            None => {
+                args.push(operand_arg(graph, nodes, storage, node.inputs[0])?);
+                ScatterData::Tensor(ArgId::new(args.len() - 1))
+            }
+        };
+        Some(Self { name: name.into(), outer, extent, inner, count, index, combine, data, args })
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.arg(Self::RESULT).dtype
     }
 
     /// The argument with this id.

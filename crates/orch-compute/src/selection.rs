@@ -22,12 +22,30 @@ pub struct SelectionProgram {
     pub k: usize,
     /// Whether the largest are best, or the smallest.
     pub largest: bool,
+    /// Runs of equal length, one after the other, that a line consists of, each of which is known to be in order, best first; 1 if
+    /// none is.
+    pub runs: usize,
     /// Tensor arguments: the operand, then the results that are wanted.
     pub args: Vec<Arg>,
     /// The selected elements, if they are wanted.
     pub values: Option<ArgId>,
     /// Their positions, if they are wanted.
     pub places: Option<ArgId>,
+}
+
+/// The length of the runs that a tensor consists of, each in order along an axis with `inner` elements behind it: what a selection has
+/// made, reshaped.
+fn sorted_run(graph: &PrimGraph, tensor: TensorId, inner: usize, largest: bool) -> Option<usize> {
+    let mut source = tensor;
+    let mut producer = graph.node(graph.producer(source)?);
+    while matches!(producer.op, PrimOp::Reshape { .. }) {
+        source = producer.inputs[0];
+        producer = graph.node(graph.producer(source)?);
+    }
+    let PrimOp::Opaque(opaque) = &producer.op else { return None };
+    let OpaqueKind::TopK { axis, k, largest: of_largest, .. } = opaque.kind else { return None };
+    let behind: usize = graph.shape(source)[axis + 1..].iter().product();
+    (producer.outputs[0] == source && of_largest == largest && behind == inner).then_some(k)
 }
 
 impl SelectionProgram {
@@ -61,7 +79,10 @@ impl SelectionProgram {
             Some(Some(ArgId::new(args.len() - 1)))
         };
         let [values, places] = [result(0)?, result(1)?];
-        Some(Self { name: name.into(), outer, extent: shape[axis], inner, k, largest, args, values, places })
+        let (name, extent) = (name.into(), shape[axis]);
+        let run = sorted_run(graph, node.inputs[0], inner, largest).filter(|run| extent.is_multiple_of(*run));
+        let runs = run.map_or(1, |run| extent / run);
+        Some(Self { name, outer, extent, inner, k, largest, runs, args, values, places })
     }
 
     /// The argument that is `x`.

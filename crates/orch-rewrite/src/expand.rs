@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Work grows with the square of what is sorted, so that long ones stay, for kernels of their own or for the host; how long is for the
-//! target to say. Where it says so, the best of a long line are the best of those of its parts. Stands after the rewriting. Exact, but for the order in which floats are added up.
+//! target to say. Where it says so, long lines are sorted in parts, which are merged. Stands after the rewriting. Exact, but for the order in which floats are added up.
 
 mod cumulative;
 
@@ -31,26 +31,49 @@ pub struct ExpandLimits {
     pub scattered: usize,
     /// The same for each element of the result.
     pub pairs_of_element: usize,
+    /// Elements from which on their number counts: for fewer ones, as many pairs are compared as for these, in less time than starting
+    /// a kernel takes.
+    pub few_elements: usize,
     /// Elements along the axis of cumulative sums and products.
     pub cumulated: usize,
     /// How longer selections are split; `None` where a kernel serves any length.
     pub split: Option<SplitLimits>,
 }
 
-/// How the selection of few of a long line is split: into the best of parts, of which the best are selected again.
+/// How the selection of a long line is split: into the best of parts, which are sorted runs, of which the best are selected by
+/// merging.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SplitLimits {
-    /// The longest line that a kernel serves.
-    pub longest: usize,
-    /// Elements of a part, if they are at least [`PART_SHARE`] times as many as are selected.
+    /// Elements of a part; lines of more than two are split.
     pub part: usize,
+    /// Comparisons that merging takes as long for as a further kernel takes to start.
+    pub kernel_comparisons: usize,
 }
 
-/// A part has so many times the elements that are selected of it.
-const PART_SHARE: usize = 8;
+/// Runs that are merged at once, and how often.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Merging {
+    fan_in: usize,
+    passes: u32,
+}
 
-/// So many pairs are compared in less time than starting a kernel takes.
-const FEW_PAIRS: usize = 4 << 10;
+impl SplitLimits {
+    /// The merging that takes least time for lines of so many runs of a length. An element is searched for in each other run of its
+    /// group.
+    fn merging(&self, lines: usize, runs: usize, length: usize) -> Merging {
+        /// More passes than any line needs.
+        const MOST_PASSES: u32 = 8;
+        let of = |passes: u32| {
+            let fan_in = (2..).find(|fan_in: &usize| fan_in.saturating_pow(passes) >= runs).unwrap_or(runs);
+            let searches = [lines, runs, length, fan_in, length.ilog2() as usize + 1];
+            let comparisons = searches.into_iter().fold(1usize, usize::saturating_mul);
+            let cost = comparisons.saturating_add(self.kernel_comparisons).saturating_mul(passes as usize);
+            (cost, Merging { fan_in, passes })
+        };
+        let best = (1..=MOST_PASSES).map(of).min_by_key(|(cost, _)| *cost);
+        best.expect("there are numbers of passes").1
+    }
+}
 
 /// An element that is better than none, where NaN counts as larger than any number.
 fn worst(dtype: DType, largest: bool) -> Tensor {
@@ -209,7 +232,7 @@ impl Emit<'_> {
     }
 
     /// The `k` best of the `k` best of parts, which are padded with elements that are worse than all others. Parts lie in order, so
-    /// that ties go to the lower position. `None` where a part would be too long, or the line is short enough.
+    /// that ties go to the lower position. `None` where the line is short enough.
     fn split_top_k(
         &mut self,
         x: TensorId,
@@ -217,35 +240,50 @@ impl Emit<'_> {
         limits: SplitLimits,
     ) -> Option<Vec<TensorId>> {
         let (dtype, shape) = (self.graph.dtype(x), self.shape(x));
-        let extent = shape[axis];
-        let part = limits.part.max(k.checked_mul(PART_SHARE)?.next_power_of_two());
-        if extent <= limits.longest || part > limits.longest || k == 0 || shape.elems() == 0 {
+        let (extent, part) = (shape[axis], limits.part);
+        if extent <= part.saturating_mul(2) || k == 0 || shape.elems() == 0 {
             return None;
         }
-        let parts = extent.div_ceil(part);
+        let length = k.min(part);
+        let Merging { fan_in, passes } =
+            limits.merging(shape.elems() / extent, extent.div_ceil(part), length);
+        // As many parts as every pass merges groups of.
+        let last = fan_in.pow(passes - 1);
+        let mut runs = extent.div_ceil(part).div_ceil(last) * last;
         let mut dims = shape.to_vec();
         let (low, mut high) = (vec![0; dims.len()], vec![0; dims.len()]);
-        high[axis] = parts * part - extent;
+        high[axis] = runs * part - extent;
         let worst = self.graph.add_constant(worst(dtype, largest));
         let pad = PrimOp::Pad { mode: PadMode::Constant, low, high };
-        let padded = if parts * part > extent { self.add(pad, &[x, worst]) } else { x };
-        dims[axis] = part;
-        dims.insert(axis, parts);
+        let padded = if runs * part > extent { self.add(pad, &[x, worst]) } else { x };
+        dims[axis] = runs;
+        dims.insert(axis + 1, part);
         let apart = self.reshape(padded, dims.clone());
-        let [values, places] = self.selection(apart, (axis + 1, k, largest));
-        dims[axis + 1] = k;
+        let [mut values, places] = self.selection(apart, (axis + 1, length, largest));
+        dims[axis + 1] = length;
         let number = self.add(PrimOp::Iota { dtype: DType::I64, shape: dims.clone().into(), axis }, &[]);
-        let length = self.full(DType::I64, part as f64, &Shape::from(dims.clone()));
-        let first = self.binary(BinaryFn::Mul, number, length);
-        let places = self.binary(BinaryFn::Add, first, places);
-        dims.remove(axis);
-        dims[axis] = parts * k;
-        let (values, places) = (self.reshape(values, dims.clone()), self.reshape(places, dims));
-        let [best, at] = match self.split_top_k(values, (axis, k, largest), limits) {
-            Some(split) => [split[0], split[1]],
-            None => self.selection(values, (axis, k, largest)),
-        };
-        Some(vec![best, self.add(PrimOp::TakeAlong { axis }, &[places, at])])
+        let elems = self.full(DType::I64, part as f64, &Shape::from(dims.clone()));
+        let first = self.binary(BinaryFn::Mul, number, elems);
+        let mut places = self.binary(BinaryFn::Add, first, places);
+        while runs > 1 {
+            let merged = fan_in.min(runs);
+            let line = dims[axis + 1] * merged;
+            runs /= merged;
+            dims[axis + 1] = line;
+            // The last pass has the shape of the result, which is stored as it is.
+            let along = if runs > 1 {
+                dims[axis] = runs;
+                axis + 1
+            } else {
+                dims.remove(axis);
+                axis
+            };
+            let (lines, from) = (self.reshape(values, dims.clone()), self.reshape(places, dims.clone()));
+            let [best, at] = self.selection(lines, (along, k.min(line), largest));
+            dims[along] = k.min(line);
+            (values, places) = (best, self.add(PrimOp::TakeAlong { axis: along }, &[from, at]));
+        }
+        Some(vec![values, places])
     }
 
     /// A selection that stays one: values and positions.
@@ -350,7 +388,7 @@ impl Emit<'_> {
     ) -> bool {
         let each = if combine.is_some() { rest } else { 1 };
         let work = rows.checked_mul(count).and_then(|pairs| pairs.checked_mul(each));
-        let few = limits.pairs_of_element.saturating_mul(rows.saturating_mul(rest).max(FEW_PAIRS));
+        let few = limits.pairs_of_element.saturating_mul(rows.saturating_mul(rest).max(limits.few_elements));
         rows > 0 && count > 0 && rest > 0 && work.is_some_and(|work| work <= limits.scattered.min(few))
     }
 
@@ -445,6 +483,7 @@ mod tests {
         sorted: 16,
         scattered: 1 << 12,
         pairs_of_element: usize::MAX,
+        few_elements: 1,
         cumulated: usize::MAX,
         split: None,
     };
@@ -493,14 +532,20 @@ mod tests {
         }
     }
 
-    /// Parts of 8 elements of which one or none is selected, the last one padded.
+    /// Parts of 8 elements, the last one padded, of which one, some or all are selected.
     #[test]
     fn the_best_of_parts_are_selected_again() {
-        let split = Some(SplitLimits { longest: 20, part: 8 });
+        let split = Some(SplitLimits { part: 8, kernel_comparisons: 1 });
         let limits = ExpandLimits { sorted: 0, split, ..LIMITS };
         for dtype in [DType::F32, DType::F16, DType::I64, DType::U8, DType::I32] {
             for largest in [false, true] {
-                for (shape, axis, k) in [(vec![2, 45], 1, 1), (vec![170, 2], 0, 1), (vec![3, 45], 1, 2)] {
+                for (shape, axis, k) in [
+                    (vec![2, 45], 1, 1),
+                    (vec![170, 2], 0, 1),
+                    (vec![3, 45], 1, 2),
+                    (vec![2, 45], 1, 45),
+                    (vec![170, 2], 0, 101),
+                ] {
                     let graph = top_k(dtype, &shape, axis, k, largest);
                     let elems: usize = shape.iter().product();
                     let mut values: Vec<f64> = (0..elems).map(|at| ((at * 7) % 13) as f64).collect();
@@ -509,11 +554,10 @@ mod tests {
                     }
                     let inputs = [Tensor::from_f64(dtype, shape.clone(), &values)];
                     let expanded = expand_routines(&graph, limits);
-                    let longest = expanded.nodes().iter().filter_map(|node| match &node.op {
-                        PrimOp::Opaque(_) => expanded.shape(node.inputs[0]).iter().max().copied(),
-                        _ => None,
-                    });
-                    assert!(longest.max().is_some_and(|longest| k > 1 || longest < elems / 2));
+                    let selections =
+                        expanded.nodes().iter().filter(|node| matches!(node.op, PrimOp::Opaque(_)));
+                    let passes = if shape[axis] == 45 { 2..=4 } else { 3..=6 };
+                    assert!(passes.contains(&selections.count()));
                     let results = |graph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap();
                     for (expected, given) in results(&graph).iter().zip(results(&expanded)) {
                         let bits = |tensor: &Tensor| {

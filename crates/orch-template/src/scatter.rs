@@ -10,8 +10,8 @@
 
 use crate::Design;
 use crate::bind::{add_arguments, bound_kernel};
-use orch_compute::expr::{ArgId, BufferId, ExprId};
-use orch_compute::{ScatterIndex, ScatterProgram};
+use orch_compute::expr::{ArgId, BufferId, Expr, ExprId};
+use orch_compute::{ScatterData, ScatterIndex, ScatterProgram};
 use orch_ir::{DType, ReduceOp};
 use orch_thread::kernel::Kernel;
 use orch_thread::program::{LoopKind, Stmt, ThreadProgram};
@@ -82,7 +82,7 @@ pub fn design(scatter: &ScatterProgram, target: &CpuTarget) -> Design {
 pub fn lower(scatter: &ScatterProgram, schedule: &ScatterSchedule, target: &CpuTarget) -> Kernel {
     let mut program = ThreadProgram::new(&scatter.name, schedule.tasks(scatter));
     add_arguments(&mut program, &scatter.args);
-    let lanes = target.lanes(scatter.arg(ScatterProgram::DATA).dtype.size_bytes()).min(MAX_COPY_LANES);
+    let lanes = target.lanes(scatter.dtype().size_bytes()).min(MAX_COPY_LANES);
     let zero = program.exprs.index(0);
     let part = Part { outer: zero, rows: (zero, zero), columns: (zero, zero) };
     let mut emitter = Emitter { scatter, schedule: *schedule, lanes, program, part };
@@ -200,7 +200,13 @@ impl Emitter<'_> {
         let ScatterProgram { outer, extent, inner, .. } = *self.scatter;
         let Part { outer: part, rows, columns } = self.part;
         let move_elems = |emitter: &mut Self, at: ExprId, lanes: usize| {
-            let value = emitter.load(ScatterProgram::DATA, at, lanes);
+            let value = match emitter.scatter.data {
+                ScatterData::Tensor(data) => emitter.load(data, at, lanes),
+                ScatterData::Fill(value) => {
+                    let value = emitter.program.exprs.add(Expr::Const(value));
+                    emitter.program.exprs.splat(value, lanes)
+                }
+            };
             vec![emitter.store(at, value)]
         };
         let exprs = &mut self.program.exprs;
@@ -257,7 +263,7 @@ impl Emitter<'_> {
 
     /// Combines an update with what is there.
     fn update(&mut self, to: ExprId, from: ExprId, lanes: usize) -> Stmt {
-        let dtype = self.scatter.arg(ScatterProgram::DATA).dtype;
+        let dtype = self.scatter.dtype();
         let new = self.load(ScatterProgram::UPDATES, from, lanes);
         let Some(function) = self.scatter.combine.and_then(ReduceOp::combining) else {
             return self.store(to, new);

@@ -162,6 +162,61 @@ fn lines_in_order() {
     }
 }
 
+/// The best of runs that a selection has made of `x [outer, runs, length, inner]`, ties within and between them.
+#[test]
+fn sorted_runs_are_merged() {
+    for (dtype, shape, kept, k, largest) in [
+        (DType::F32, [2, 3, 17, 1], 17, 51, true),
+        (DType::F32, [2, 3, 17, 1], 17, 51, false),
+        (DType::F32, [1, 11, 40, 1], 13, 20, true),
+        (DType::F16, [1, 2, 90, 2], 90, 180, false),
+        (DType::I64, [2, 9, 8, 3], 1, 5, true),
+        (DType::U8, [1, 17, 33, 1], 33, 400, false),
+    ] {
+        let [outer, runs, _, inner] = shape;
+        let mut graph = PrimGraph::new("g");
+        let select = |x: TensorId, graph: &mut PrimGraph, axis: usize, k: usize| {
+            let mut dims = graph.shape(x).to_vec();
+            dims[axis] = k;
+            let dims = Shape::from(dims);
+            let kind = OpaqueKind::TopK { axis, k, largest, sorted: true };
+            let results = vec![(dtype, dims.clone()), (DType::I64, dims)];
+            graph.add_node(PrimOp::Opaque(Box::new(OpaqueOp { kind, results })), vec![x]).unwrap()
+        };
+        let x = graph.add_input("x", dtype, shape);
+        let sorted = select(x, &mut graph, 2, kept)[0];
+        let line = PrimOp::Reshape { shape: Shape::from([outer, runs * kept, inner]) };
+        let line = graph.add(line, &[sorted]).unwrap();
+        let best = select(line, &mut graph, 1, k);
+        graph.add_output("runs", sorted);
+        best.iter().for_each(|&output| graph.add_output("y", output));
+        let storage = Storage::as_stated(&graph, layouts::assign(&graph));
+        let x = repeated(dtype, &shape, 1);
+        let results =
+            orch_interp::evaluate(&graph, std::slice::from_ref(&x), &orch_interp::EvalOptions::default());
+        let results = results.unwrap();
+        for outputs in [&best[..], &best[..1], &best[1..]] {
+            let nodes = [NodeId(1), NodeId(2)];
+            let program = SelectionProgram::of(&graph, &nodes, outputs, &storage, "test").unwrap();
+            assert_eq!(program.runs, runs);
+            let kernel = gpu::selection::design(&program, GPU_TARGETS[0]).unwrap().kernel;
+            // The kernel reads what the first selection has made.
+            let mut merging = PrimGraph::new("g");
+            let given = merging.add_input("runs", dtype, [outer, runs * kept, inner]);
+            let merged = select(given, &mut merging, 1, k);
+            merged.iter().for_each(|&output| merging.add_output("y", output));
+            let args: Vec<Arg> = (program.args.iter())
+                .map(|arg| {
+                    let number = best.iter().position(|&output| output == arg.tensor);
+                    Arg { tensor: number.map_or(given, |number| merged[number]), ..arg.clone() }
+                })
+                .collect();
+            let given = results[0].reshaped([outer, runs * kept, inner]);
+            check(&merging, &args, &kernel, &[given], &format!("{dtype} {shape:?} {kept} {k} {largest}"));
+        }
+    }
+}
+
 /// Sums and products of `[outer, extent, inner]` in all directions, under the chosen schedule and others.
 fn cumulative_case(op: ReduceOp, dtype: DType, shape: [usize; 3]) {
     for (exclusive, reverse) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -202,9 +257,23 @@ fn sums_up_to_each_position() {
 
 /// Data, indices of which some repeat and some are out of range, and updates.
 fn scatter_case(op: PrimOp, dtype: DType, shapes: [&[usize]; 3]) {
+    scatter_to(op.clone(), dtype, shapes, |graph| graph.add_input("x", dtype, shapes[0].to_vec()));
+    if dtype != DType::F32 {
+        return;
+    }
+    // Zeros that are not read.
+    scatter_to(op, dtype, shapes, |graph| {
+        graph.add_input("x", dtype, shapes[0].to_vec());
+        let zero = graph.add_constant(Tensor::zeros(dtype, Shape::from([])));
+        let shape = Shape::from(shapes[0].to_vec());
+        graph.add(PrimOp::Broadcast { shape, dims: Vec::new() }, &[zero]).unwrap()
+    });
+}
+
+fn scatter_to(op: PrimOp, dtype: DType, shapes: [&[usize]; 3], data: impl Fn(&mut PrimGraph) -> TensorId) {
     let mut graph = PrimGraph::new("g");
     let operands = [
-        graph.add_input("x", dtype, shapes[0].to_vec()),
+        data(&mut graph),
         graph.add_input("i", DType::I64, shapes[1].to_vec()),
         graph.add_input("u", dtype, shapes[2].to_vec()),
     ];
@@ -218,7 +287,18 @@ fn scatter_case(op: PrimOp, dtype: DType, shapes: [&[usize]; 3]) {
         repeated(dtype, shapes[2], 2),
     ];
     let storage = Storage::as_stated(&graph, layouts::assign(&graph));
-    let program = ScatterProgram::of(&graph, &[NodeId(0)], &storage, "test").unwrap();
+    let nodes: Vec<NodeId> = graph.node_ids().collect();
+    let program = ScatterProgram::of(&graph, &nodes, &storage, "test").unwrap();
+    for target in &GPU_TARGETS[..1] {
+        let design = gpu::scatter::design(&program, target).unwrap();
+        let what = format!("{} {op:?} {dtype} {shapes:?}: {}", target.name, design.schedule);
+        check(&graph, &program.args, &design.kernel, &inputs, &what);
+    }
+    for (rows, columns) in [(3, program.inner), (2, program.inner.min(5))] {
+        let schedule = gpu::scatter::GpuScatterSchedule { rows, columns, threads: 64 };
+        let kernel = gpu::scatter::lower(&program, &schedule);
+        check(&graph, &program.args, &kernel, &inputs, &format!("{op:?} {dtype} {shapes:?}: {schedule}"));
+    }
     for target in TARGETS {
         let chosen = scatter::ScatterSchedule::of(&program);
         for rows in [chosen.rows, program.extent.div_ceil(3)] {
@@ -246,6 +326,19 @@ fn updates_apply_in_order() {
             scatter_case(along(1), dtype, [&[2, 7, 3], &[2, 9, 3], &[2, 9, 3]]);
             scatter_case(along(0), dtype, [&[30], &[12], &[12]]);
         }
+    }
+    // More updates than a CTA looks at in one step, none, and those of one row.
+    for combine in [None, Some(Sum)] {
+        let nd = || PrimOp::ScatterNd { combine };
+        scatter_case(nd(), DType::F32, [&[13], &[701, 1], &[701]]);
+        scatter_case(nd(), DType::F32, [&[13, 7], &[601, 1], &[601, 7]]);
+        scatter_case(nd(), DType::F32, [&[13, 3], &[0, 1], &[0, 3]]);
+        scatter_case(nd(), DType::F32, [&[1, 100], &[3, 1], &[3, 100]]);
+        scatter_case(
+            PrimOp::ScatterAlong { axis: 1, combine },
+            DType::F32,
+            [&[3, 17, 5], &[3, 131, 5], &[3, 131, 5]],
+        );
     }
     scatter_case(PrimOp::ScatterNd { combine: None }, DType::Bool, [&[10, 3], &[6, 1], &[6, 3]]);
 }

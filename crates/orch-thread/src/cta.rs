@@ -108,6 +108,40 @@ impl MmaType {
     }
 }
 
+/// How [`CtaStmt::Red`] combines.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RedOp {
+    /// Sum.
+    Add,
+    /// Least.
+    Min,
+    /// Largest.
+    Max,
+}
+
+impl RedOp {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Add, Self::Min, Self::Max];
+
+    /// The name in text: PTX's.
+    pub fn name(self) -> &'static str {
+        match self {
+            RedOp::Add => "add",
+            RedOp::Min => "min",
+            RedOp::Max => "max",
+        }
+    }
+
+    /// The combination of two numbers.
+    pub fn combine(self, a: i32, b: i32) -> i32 {
+        match self {
+            RedOp::Add => a.wrapping_add(b),
+            RedOp::Min => a.min(b),
+            RedOp::Max => a.max(b),
+        }
+    }
+}
+
 /// A statement of a CTA, after the PTX instruction that it becomes. All threads of a warp run it together, and all threads of the
 /// CTA the barriers.
 #[derive(Clone, PartialEq, Debug)]
@@ -174,6 +208,18 @@ pub enum CtaStmt {
         rank: ExprId,
         /// The value.
         value: ExprId,
+    },
+    /// `red.shared.{add,min,max}.s32`: combines a number with an element of a shared buffer, indivisibly: several threads may do so to one
+    /// element between two barriers, which are what orders it and other accesses. Whatever the order of threads, the element is the same.
+    Red {
+        /// Sum, which wraps around, least or largest.
+        op: RedOp,
+        /// A location of a shared buffer of i32.
+        to: Location,
+        /// The number, of i32.
+        value: ExprId,
+        /// A boolean; `None` is true.
+        mask: Option<ExprId>,
     },
     /// `cp.async.{ca,cg}.shared.global`: starts copying `elems` consecutive elements (4, 8 or 16 bytes) to a shared buffer. Elements
     /// from `real` on are zero, and all are if the mask is false (the operand `src-size`).
@@ -302,7 +348,9 @@ impl CtaStmt {
             | CtaStmt::MbarrierWaitEmpty { .. } => Vec::new(),
             CtaStmt::Exceeds { accs, limits, .. } => vec![*accs, *limits],
             CtaStmt::LoadDsmem { from, .. } => vec![*from],
-            CtaStmt::TmaLoad { to, .. } | CtaStmt::StoreDsmem { to, .. } => vec![*to],
+            CtaStmt::TmaLoad { to, .. } | CtaStmt::StoreDsmem { to, .. } | CtaStmt::Red { to, .. } => {
+                vec![*to]
+            }
             CtaStmt::CpAsync { to, from, .. } | CtaStmt::Ldmatrix { to, from, .. } => vec![*to, *from],
             CtaStmt::Mma { acc, a, b, .. } | CtaStmt::Wgmma { acc, a, b, .. } => {
                 vec![*acc, *a, *b]
@@ -317,6 +365,7 @@ impl CtaStmt {
             CtaStmt::ComputeFirst(value) | CtaStmt::Shuffle { value, .. } => operands.push(*value),
             CtaStmt::LoadDsmem { rank, .. } => operands.push(*rank),
             CtaStmt::StoreDsmem { rank, value, .. } => operands.extend([rank, value]),
+            CtaStmt::Red { value, mask, .. } => operands.extend([value].into_iter().chain(mask)),
             CtaStmt::CpAsync { real, mask, .. } => operands.extend(real.iter().chain(mask)),
             CtaStmt::TmaLoad { at, mbarrier, .. } => operands.extend(at.iter().chain([mbarrier])),
             CtaStmt::MbarrierWaitFull { mbarrier, phase } => operands.extend([mbarrier, phase]),
@@ -354,6 +403,11 @@ impl CtaStmt {
                 to.offset = map(to.offset);
                 *rank = map(*rank);
                 *value = map(*value);
+            }
+            CtaStmt::Red { to, value, mask, .. } => {
+                to.offset = map(to.offset);
+                *value = map(*value);
+                *mask = mask.map(&mut map);
             }
             CtaStmt::CpAsync { to, from, real, mask, .. } => {
                 to.offset = map(to.offset);
@@ -400,6 +454,7 @@ impl CtaStmt {
             CtaStmt::CpAsync { to, .. }
             | CtaStmt::TmaLoad { to, .. }
             | CtaStmt::StoreDsmem { to, .. }
+            | CtaStmt::Red { to, .. }
             | CtaStmt::Ldmatrix { to, .. } => Some(to.buffer),
             CtaStmt::Mma { acc, .. } | CtaStmt::Wgmma { acc, .. } => Some(acc.buffer),
             _ => None,

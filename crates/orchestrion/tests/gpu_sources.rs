@@ -8,16 +8,17 @@ mod programs;
 
 use orch_codegen::cuda;
 use orch_compute::operands::OperandRounding;
-use orch_compute::{BlockProgram, Storage, fuse, layouts};
+use orch_compute::{BlockProgram, ScatterProgram, SelectionProgram, Storage, fuse, layouts};
 use orch_ir::{
-    BinaryFn, Contract, DType, NodeId, PrimGraph, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId, UnaryFn,
+    BinaryFn, Contract, DType, NodeId, OpaqueKind, OpaqueOp, PrimGraph, PrimOp, ReduceOp, ScalarFn, Shape,
+    Tensor, TensorId, UnaryFn,
 };
 use orch_mugraph::lower::gpu::MugraphSchedule;
 use orch_mugraph::lower::{Request, Stored, gpu};
 use orch_mugraph::search::{Found, SearchOptions, search};
 use orch_mugraph::{Band, InputKind, MuGraph, Node, parse, stabilise};
 use orch_runtime::cuda::{Nvrtc, NvrtcTarget, SearchPaths, Source};
-use orch_template::gpu::{attention, contraction, pointwise, row, transpose};
+use orch_template::gpu::{attention, contraction, pointwise, row, scatter, selection, transpose};
 use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;
 use orch_thread::passes::evict_first::read_once;
@@ -272,6 +273,62 @@ fn nests(target: &GpuTarget, kernels: &mut Kernels) {
     }
     let reads_once = |(_, kernel): &(String, Kernel)| !read_once(&kernel.program).is_empty();
     assert!(kernels.iter().any(reads_once), "sums of what caches do not hold");
+}
+
+/// Primitives that are a kernel by themselves: scattering of rows and of elements, to zeros and to data, and selections by sorting and by
+/// merging.
+fn alone(target: &GpuTarget, kernels: &mut Kernels) {
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::I64, DType::U8] {
+        for combine in [None, Some(ReduceOp::Sum), Some(ReduceOp::Max)] {
+            for (op, data, indices, updates) in [
+                (PrimOp::ScatterNd { combine }, vec![3000, 768], vec![5000, 1], vec![5000, 768]),
+                (PrimOp::ScatterNd { combine }, vec![100_003], vec![257, 1], vec![257]),
+                (PrimOp::ScatterAlong { axis: 0, combine }, vec![997, 33], vec![501, 33], vec![501, 33]),
+            ] {
+                let mut graph = PrimGraph::new("kernel");
+                let zero = graph.add_constant(Tensor::zeros(dtype, Shape::from([])));
+                let fill = PrimOp::Broadcast { shape: data.clone().into(), dims: Vec::new() };
+                let data = match dtype {
+                    DType::F32 => graph.add(fill, &[zero]).expect("a number is repeated"),
+                    _ => graph.add_input("x", dtype, data),
+                };
+                let (indices, updates) =
+                    (graph.add_input("i", DType::I64, indices), graph.add_input("u", dtype, updates));
+                let what = format!("{op:?} {dtype}");
+                let y = graph.add(op, &[data, indices, updates]).expect("operands that fit");
+                graph.add_output("y", y);
+                let (nodes, storage) = (
+                    graph.node_ids().collect::<Vec<_>>(),
+                    Storage::as_stated(&graph, layouts::assign(&graph)),
+                );
+                let program = ScatterProgram::of(&graph, &nodes, &storage, "kernel").expect("a scatter");
+                let design = scatter::design(&program, target).expect("few updates");
+                kernels.push((format!("{what}: {}", design.schedule), design.kernel));
+            }
+        }
+        let mut graph = PrimGraph::new("kernel");
+        let sort = |graph: &mut PrimGraph, x: TensorId, axis: usize| {
+            let shape = graph.shape(x).clone();
+            let kind = OpaqueKind::TopK { axis, k: shape[axis], largest: true, sorted: true };
+            let results = vec![(dtype, shape.clone()), (DType::I64, shape)];
+            graph
+                .add_node(PrimOp::Opaque(Box::new(OpaqueOp { kind, results })), vec![x])
+                .expect("as many elements")
+        };
+        let x = graph.add_input("x", dtype, [3, 7, 1000]);
+        let runs = sort(&mut graph, x, 2);
+        let line =
+            graph.add(PrimOp::Reshape { shape: [3, 7000].into() }, &[runs[0]]).expect("as many elements");
+        let merged = sort(&mut graph, line, 1);
+        merged.iter().for_each(|&y| graph.add_output("y", y));
+        let storage = Storage::as_stated(&graph, layouts::assign(&graph));
+        for (nodes, outputs) in [(vec![NodeId(0)], runs), (vec![NodeId(1), NodeId(2)], merged)] {
+            let program =
+                SelectionProgram::of(&graph, &nodes, &outputs, &storage, "kernel").expect("a selection");
+            let design = selection::design(&program, target).expect("short lines");
+            kernels.push((format!("{} {dtype}", design.schedule), design.kernel));
+        }
+    }
 }
 
 /// Programs whose µGraphs are compiled: attention of few and of many rows, with normalised and with rotated factors, and what
@@ -530,6 +587,16 @@ fn sources_compile_without_spills() {
         assert_eq!(has("wgmma: true"), target.has_wgmma);
         assert_eq!(has("tma: true"), target.has_wgmma);
         assert_eq!(has("split_k: 2") || has("split_k: 4"), target.has_clusters);
+        check(&nvrtc, target, &kernels);
+    }
+}
+
+#[test]
+fn sources_of_scatters_and_selections_compile_without_spills() {
+    let Some(nvrtc) = nvrtc() else { return };
+    for target in GPU_TARGETS {
+        let mut kernels = Vec::new();
+        alone(target, &mut kernels);
         check(&nvrtc, target, &kernels);
     }
 }

@@ -60,6 +60,11 @@ impl Emitter<'_> {
                 let store = format!("o_store_dsmem<{width}>({buffer}, {offset}, {rank}, {});", value.text);
                 self.line(&store);
             }
+            CtaStmt::Red { op, to, value, mask } => {
+                let guard = mask.map_or(String::new(), |mask| format!("if ({}) ", self.eval(mask).text));
+                let (value, address) = (self.eval(*value).text, self.pointer(to));
+                self.line(&format!("{guard}o_red_{}({address}, {value});", op.name()));
+            }
             CtaStmt::CpAsync { to, from, elems, real, mask } => {
                 let elem_bytes = self.program.buffer(to.buffer).dtype.size_bytes();
                 let cp_size = elems * elem_bytes;

@@ -443,6 +443,10 @@ template <int A, int N, class T> ORC void o_store_dsmem(const T *p, int offset, 
     ORC_UNROLL for (int i = 0; i < N / A; i++) dsmem<bytes>::store(at + i * bytes, r.w + i * bytes / 4);
 }
 template <int A, class T> ORC void o_store_dsmem(const T *p, int offset, int rank, T v) { o_store_dsmem<A, 1, T>(p, offset, rank, vec<T, 1>{{v}}); }
+/* Reductions in shared memory. */
+ORC void o_red_add(const int *p, int v) { asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(o_shared_address(p)), "r"(v) : "memory"); }
+ORC void o_red_min(const int *p, int v) { asm volatile("red.shared.min.s32 [%0], %1;" ::"r"(o_shared_address(p)), "r"(v) : "memory"); }
+ORC void o_red_max(const int *p, int v) { asm volatile("red.shared.max.s32 [%0], %1;" ::"r"(o_shared_address(p)), "r"(v) : "memory"); }
 /* cp.async through L1 (.ca) or past it (.cg). Past L1, chunks of a line that go to several lines of shared memory, as those of
    padded tiles do, are requested from L2 one by one: 8 KiB that all SMs read take four times as long on an H200, in lines of 32
    bytes nine times. Full lines are 10 % faster past L1. */

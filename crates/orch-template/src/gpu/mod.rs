@@ -3,7 +3,8 @@
 //! - [`attention`]: two contractions with row statistics between them;
 //! - [`contraction`]: matrix products and convolutions, on tensor cores or FMA units;
 //! - [`recurrence`]: RNN, GRU and LSTM over time;
-//! - [`selection`]: the best along an axis, sorting;
+//! - [`selection`]: the best along an axis, sorting; [`merge`]: of lines that consist of sorted runs;
+//! - [`scatter`]: updates at places that indices name;
 //! - [`row`]: reductions that the threads of a CTA or a cluster do together;
 //! - [`pointwise`]: elementwise functions and short reductions, each thread by itself;
 //! - [`transpose`]: elementwise functions of operands that are contiguous along another axis than the result.
@@ -16,11 +17,13 @@ pub mod contraction;
 mod cta;
 mod designs;
 mod estimate;
+pub mod merge;
 mod points;
 pub mod pointwise;
 mod rank;
 pub mod recurrence;
 pub mod row;
+pub mod scatter;
 pub mod selection;
 pub mod transpose;
 

@@ -8,6 +8,7 @@
 //!
 //! The network is not stable: ties are ordered by their positions. Longer lines than shared memory holds are for the graph to split.
 
+use super::merge;
 use crate::Design;
 use crate::bind::{add_arguments, bind_index, bind_value, bound_kernel};
 use crate::selection::order::KeyOrder;
@@ -36,7 +37,7 @@ pub struct GpuSelectionSchedule {
 }
 
 impl GpuSelectionSchedule {
-    /// The schedule of a selection; `None` if its lines are too long.
+    /// The schedule of a selection of lines in any order; `None` if they are too long.
     pub fn of(selection: &SelectionProgram, target: &GpuTarget) -> Option<Self> {
         let length = selection.extent.next_power_of_two().max(2);
         let bytes = length * (selection.key_type().size_bytes() + PLACE.size_bytes());
@@ -68,8 +69,19 @@ impl GpuSelectionSchedule {
     }
 }
 
-/// The design of a selection, if a CTA can sort its lines.
+/// Modelled cycles of an SM for all lines of a selection; `None` if there is no kernel for it.
+pub fn cycles(selection: &SelectionProgram, target: &GpuTarget) -> Option<f64> {
+    if selection.runs > 1 {
+        return Some(merge::cycles(selection, target));
+    }
+    Some(GpuSelectionSchedule::of(selection, target)?.cycles(selection, target))
+}
+
+/// The design of a selection: by merging where lines consist of sorted runs, else if a CTA can sort them.
 pub fn design(selection: &SelectionProgram, target: &GpuTarget) -> Option<Design> {
+    if selection.runs > 1 {
+        return Some(merge::design(selection));
+    }
     let schedule = GpuSelectionSchedule::of(selection, target)?;
     let GpuSelectionSchedule { length, threads } = schedule;
     let schedule_name = format!("selection bitonic length={length} threads={threads}");

@@ -217,6 +217,20 @@ impl ThreadInterpreter<'_> {
                     })?;
                 }
             }
+            CtaStmt::Red { op, to, value, mask } => {
+                for &place in active {
+                    self.at(cluster, place, |interpreter| {
+                        if let Some(mask) = mask
+                            && !interpreter.eval(*mask)?[0].is_true()
+                        {
+                            return Ok(());
+                        }
+                        let (offset, value) =
+                            (interpreter.eval_index(to.offset)?, interpreter.eval(*value)?[0]);
+                        interpreter.memory.red(*op, to.buffer, offset, value)
+                    })?;
+                }
+            }
             CtaStmt::CpAsync { .. } => {
                 for &place in active {
                     let copy = self.at(cluster, place, |interpreter| interpreter.start_copy(stmt))?;

@@ -1,5 +1,6 @@
 //! Buffers of the thread-program interpreter: element storage with bounds, initialisation and race checks.
 
+use crate::cta::RedOp;
 use crate::interp::error::{AccessProblem, ExecError};
 use crate::program::{Buffer, Scope, ThreadProgram};
 use orch_compute::expr::BufferId;
@@ -90,6 +91,8 @@ struct Touch {
     /// 0, or 1 + the place of the thread in the cluster, or [`SEVERAL`].
     thread: u32,
     time: u32,
+    /// Whether it was a reduction, which has an order with other accesses only.
+    is_red: bool,
     /// Whether it was a thread of another CTA than the buffer's.
     is_peer: bool,
 }
@@ -99,6 +102,8 @@ struct Touch {
 enum Access {
     Read,
     Write,
+    /// A reduction: reads and writes, in any order with others.
+    Red,
     /// The issue of a TMA load that will write it.
     TmaLoad,
 }
@@ -237,7 +242,7 @@ impl<'a> Memory<'a> {
         let index = self.position(id, offset)?;
         self.in_flight.remove(&(id, index));
         self.data[id.index()].set(index, value);
-        let before = Touch { thread: SEVERAL, time: self.cta_time - 1, is_peer: false };
+        let before = Touch { thread: SEVERAL, time: self.cta_time - 1, ..Touch::default() };
         self.shared[id.index()][index] = [before, Touch::default()];
         Ok(())
     }
@@ -274,6 +279,22 @@ impl<'a> Memory<'a> {
         Ok(())
     }
 
+    /// Combines a number with an element of a shared buffer of i32.
+    pub(crate) fn red(
+        &mut self,
+        op: RedOp,
+        id: BufferId,
+        offset: i64,
+        value: Number,
+    ) -> Result<(), ExecError> {
+        let index = self.position(id, offset)?;
+        self.shared_access(id, index, Access::Red)?;
+        let number = |value: Number| value.as_i64().and_then(|value| i32::try_from(value).ok()).unwrap_or(0);
+        let combined = op.combine(number(self.data[id.index()].get(index)), number(value));
+        self.data[id.index()].set(index, Number::Int(combined.into()));
+        Ok(())
+    }
+
     /// The position of an element in the data of its shared buffer, in the part of the CTA at a rank.
     fn position_at(&self, rank: i64, id: BufferId, offset: i64) -> Result<usize, ExecError> {
         let elems = self.program.buffer(id).elems;
@@ -297,7 +318,7 @@ impl<'a> Memory<'a> {
             return Err(self.race(id, index, worker));
         }
         let [write, read] = self.shared[id.index()][index];
-        if write.thread == 0 && !is_write {
+        if write.thread == 0 && matches!(access, Access::Read | Access::Red) {
             return Err(self.error_at(id, index, AccessProblem::Uninitialised));
         }
         let read_since = if access == Access::TmaLoad { self.tma_time } else { self.cta_time };
@@ -305,7 +326,8 @@ impl<'a> Memory<'a> {
         for (touch, since) in [(write, self.cta_time)].into_iter().chain(reads) {
             // Accesses by other threads that no barrier separates from this one.
             let since = if is_peer || touch.is_peer { self.cluster_time } else { since };
-            if touch.thread != 0 && touch.thread != me && touch.time >= since {
+            let is_ordered = touch.time < since || access == Access::Red && touch.is_red;
+            if touch.thread != 0 && touch.thread != me && !is_ordered {
                 return Err(self.race(id, index, touch.thread.wrapping_sub(1)));
             }
         }
@@ -314,6 +336,7 @@ impl<'a> Memory<'a> {
         *touch = Touch {
             thread: if has_others { SEVERAL } else { me },
             time: self.now,
+            is_red: access == Access::Red,
             is_peer: is_peer || has_others && touch.is_peer,
         };
         Ok(())

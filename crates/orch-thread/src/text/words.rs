@@ -14,7 +14,7 @@ const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "tr
 pub(crate) const AMX_WORDS: [&str; 4] = ["amx_zero", "amx_load", "amx_dot", "amx_store"];
 
 /// First words of the statements of CTAs.
-pub(crate) const CTA_WORDS: [&str; 23] = [
+pub(crate) const CTA_WORDS: [&str; 24] = [
     "barrier",
     "cluster_barrier",
     "cluster_arrive",
@@ -28,6 +28,7 @@ pub(crate) const CTA_WORDS: [&str; 23] = [
     "exceeds",
     "load_dsmem",
     "store_dsmem",
+    "red",
     "cp_async",
     "tma_load",
     "mbarrier_wait_full",

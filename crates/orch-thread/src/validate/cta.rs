@@ -4,7 +4,7 @@ use crate::cta::{CtaStmt, MAX_WGMMA_K, MAX_WGMMA_N, SWIZZLE_ROW, WARP};
 use crate::program::Scope;
 use crate::text::type_text;
 use crate::validate::{Checker, VarState};
-use orch_compute::expr::Type;
+use orch_compute::expr::{ExprId, Type};
 use orch_ir::DType;
 
 /// True for the place of a statement of the program's body, which no loop or branch encloses.
@@ -66,6 +66,12 @@ impl Checker<'_> {
                 let is_right = scope_of(to).is_shared() && given == dtype_of(to) && given.size_bytes() >= 4;
                 (!is_right)
                     .then_some("elements of 4 bytes or more, in shared memory of their type, are expected")
+            }
+            CtaStmt::Red { to, value, .. } => {
+                let is_right = scope_of(to).is_shared()
+                    && dtype_of(to) == DType::I32
+                    && self.program.exprs.ty(*value) == Type::scalar(DType::I32);
+                (!is_right).then_some("a number of i32, and shared memory of that type, are expected")
             }
             CtaStmt::CpAsync { to, from, elems, .. } => {
                 let bytes = elems * dtype_of(to).size_bytes();
@@ -152,20 +158,27 @@ impl Checker<'_> {
             | CtaStmt::MbarrierWaitEmpty { .. } => {
                 stmt.operands().into_iter().for_each(|operand| self.index(place, operand));
             }
+            CtaStmt::Red { value, mask, .. } => {
+                self.expr(place, *value);
+                self.cta_mask(place, *mask);
+            }
             CtaStmt::CpAsync { real, mask, .. } => {
                 real.iter().for_each(|&real| self.index(place, real));
-                if let Some(mask) = mask {
-                    self.expr(place, *mask);
-                    let ty = self.program.exprs.ty(*mask);
-                    self.expect(ty == Type::scalar(DType::Bool), || {
-                        format!("{place}: the mask is {}, not a boolean scalar", type_text(ty))
-                    });
-                }
+                self.cta_mask(place, *mask);
             }
             _ => {}
         }
         if let Some(var) = stmt.declares() {
             self.declare(place, var, VarState::Fixed);
         }
+    }
+
+    fn cta_mask(&mut self, place: &str, mask: Option<ExprId>) {
+        let Some(mask) = mask else { return };
+        self.expr(place, mask);
+        let ty = self.program.exprs.ty(mask);
+        self.expect(ty == Type::scalar(DType::Bool), || {
+            format!("{place}: the mask is {}, not a boolean scalar", type_text(ty))
+        });
     }
 }

@@ -10,6 +10,7 @@
 use super::backend::TargetInfo;
 use crate::Options;
 use orch_compute::alone::stands_alone;
+use orch_compute::scatter::fill_of;
 use orch_compute::{Layout, layouts::is_view};
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ScalarFn, TensorId};
 use orch_plan::dag::{Dag, DagError, DagNode, NodeKind};
@@ -159,7 +160,11 @@ fn free_nodes(graph: &PrimGraph, layouts: &[Layout], widens_f16: bool) -> Vec<bo
 fn operands_of_lone_kernels(graph: &PrimGraph, layouts: &[Layout]) -> Vec<bool> {
     let mut is_stored = vec![false; graph.nodes().len()];
     for node in graph.nodes().iter().filter(|node| stands_alone(&node.op)) {
-        for &operand in &node.inputs {
+        let is_scatter = matches!(node.op, PrimOp::ScatterAlong { .. } | PrimOp::ScatterNd { .. });
+        for (number, &operand) in node.inputs.iter().enumerate() {
+            if is_scatter && number == 0 && fill_of(graph, operand).is_some() {
+                continue;
+            }
             let mut tensor = operand;
             while let Some(producer) = graph.producer(tensor) {
                 let node = graph.node(producer);

@@ -149,6 +149,33 @@ fn what_is_not_ordered_is_a_race() {
 }
 
 #[test]
+fn reductions_in_shared_memory_have_no_order() {
+    let header = HEADER.replace("shared s: f32", "shared s: i32");
+    let run = |body: &str| {
+        let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
+        run(&header, body, &mut buffers).map(|()| buffers[1].to_tensor([128]).unwrap().to_f64()[63])
+    };
+    let zero = "  s[thread] = 0_i32\n  barrier\n";
+    let store = "  y[((task * 64) + thread)] = f32(s[7])\n";
+    for (red, expected) in [
+        ("add s[7], 2_i32", 128.0),
+        ("max s[7], i32(thread)", 63.0),
+        ("min s[7], 5_i32, if (thread < 3)", 0.0),
+    ] {
+        assert_eq!(run(&format!("{zero}  red {red}\n  barrier\n{store}")).unwrap(), expected);
+        // Other accesses are not ordered.
+        for body in [
+            format!("{zero}  red {red}\n{store}"),
+            format!("  s[thread] = 0_i32\n  red {red}\n"),
+            format!("  red {red}\n"),
+            format!("{zero}  red {red}\n  s[thread] = 0_i32\n"),
+        ] {
+            assert!(run(&body).is_err(), "{body}");
+        }
+    }
+}
+
+#[test]
 fn shared_memory_is_reused_once_no_thread_uses_it() {
     let header = HEADER.replace("  shared s", "  shared s: f32[64]\n  reused_shared r");
     let run = |body: &str| {

@@ -1,6 +1,6 @@
 //! Reads the statements of a CTA.
 
-use crate::cta::{CtaStmt, Location, MmaType};
+use crate::cta::{CtaStmt, Location, MmaType, RedOp};
 use crate::text::parse::{Parsed, Parser};
 use orch_compute::expr::ExprId;
 
@@ -53,6 +53,20 @@ impl Parser {
                 let rank = self.expr()?;
                 self.lexer.expect("=")?;
                 CtaStmt::StoreDsmem { to, rank, value: self.expr()? }
+            }
+            "red" => {
+                let name = self.lexer.word()?;
+                let Some(op) = RedOp::ALL.into_iter().find(|op| op.name() == name) else {
+                    return self.lexer.error("add, min or max is expected");
+                };
+                let to = self.location()?;
+                self.lexer.expect(",")?;
+                let (value, mut mask) = (self.expr()?, None);
+                if self.lexer.accept(",") {
+                    self.lexer.expect("if")?;
+                    mask = Some(self.expr()?);
+                }
+                CtaStmt::Red { op, to, value, mask }
             }
             "cp_async" => {
                 let (to, from) = self.locations()?;

@@ -37,6 +37,10 @@ impl Printer<'_> {
             (CtaStmt::StoreDsmem { rank, value, .. }, [to]) => {
                 format!("store_dsmem {to}, {} = {}", self.expr(*rank, depth), self.expr(*value, depth))
             }
+            (CtaStmt::Red { op, value, mask, .. }, [to]) => {
+                let mask = mask.map_or(String::new(), |mask| format!(", if {}", self.expr(mask, depth)));
+                format!("red {} {to}, {}{mask}", op.name(), self.expr(*value, depth))
+            }
             (CtaStmt::CpAsync { elems, real, mask, .. }, [to, from]) => {
                 let real = real.map_or(String::new(), |real| format!(" real {}", self.expr(real, depth)));
                 let mask = mask.map_or(String::new(), |mask| format!(", if {}", self.expr(mask, depth)));

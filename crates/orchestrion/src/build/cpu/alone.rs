@@ -1,7 +1,7 @@
 //! The cost of selections, cumulative sums and scattering on a CPU.
 
 use crate::plan::kernel::{KernelEstimate, KernelWork};
-use orch_compute::{Arg, CumulativeProgram, ScatterIndex, ScatterProgram, SelectionProgram};
+use orch_compute::{Arg, CumulativeProgram, ScatterData, ScatterIndex, ScatterProgram, SelectionProgram};
 use orch_template::cumulative::CumulativeSchedule;
 use orch_template::scatter::ScatterSchedule;
 use orch_template::selection::schedule;
@@ -41,8 +41,9 @@ pub fn cumulative(program: &CumulativeProgram, target: &CpuTarget, figures: &Mac
 pub fn scatter(program: &ScatterProgram, figures: &MachineModel) -> KernelEstimate {
     let ScatterSchedule { rows, columns } = ScatterSchedule::of(program);
     let tasks = ScatterSchedule::of(program).tasks(program);
-    let size = program.arg(ScatterProgram::DATA).dtype.size_bytes() as f64;
-    let copied_us = 2.0 * size * (rows * columns) as f64 / (GIGA_TO_MICRO * figures.memory_gbs_core);
+    let size = program.dtype().size_bytes() as f64;
+    let passes = if matches!(program.data, ScatterData::Tensor(_)) { 2.0 } else { 1.0 };
+    let copied_us = passes * size * (rows * columns) as f64 / (GIGA_TO_MICRO * figures.memory_gbs_core);
     let updated = program.count * columns;
     let updates_us = match program.index {
         ScatterIndex::Elements => 1e-3 * UPDATE_NS * updated as f64,

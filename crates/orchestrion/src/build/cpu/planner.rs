@@ -24,8 +24,14 @@ const GIGA_TO_MICRO: f64 = 1e3;
 
 /// What is sorted and scattered by comparisons and cumulated by masked sums, which are fused with what is around them. The kernels for
 /// the rest sort 16 elements in as many steps as comparing all pairs takes vectors, and scatter while they copy.
-const EXPANDED: ExpandLimits =
-    ExpandLimits { sorted: 16, scattered: 1 << 22, pairs_of_element: 1, cumulated: 16, split: None };
+const EXPANDED: ExpandLimits = ExpandLimits {
+    sorted: 16,
+    scattered: 1 << 22,
+    pairs_of_element: 1,
+    few_elements: 4 << 10,
+    cumulated: 16,
+    split: None,
+};
 
 impl Planner for Cpu {
     fn info(&self) -> &TargetInfo {

@@ -1,11 +1,11 @@
 //! Kernels in CUDA C++ for a GPU.
 
+mod alone;
 mod device;
 mod facts;
 mod meter;
 mod planner;
 mod recurrence;
-mod selection;
 mod toolchain;
 
 pub use device::Cuda;

@@ -1,9 +1,9 @@
 //! Planning for GPUs: storage, cost model, designs.
 
+use super::alone;
 use super::device::Cuda;
 use super::facts::facts;
 use super::recurrence;
-use super::selection;
 use crate::Precision;
 use crate::build::mugraph_schedule::mugraph_schedule;
 use crate::plan::backend::{Planner, TargetInfo};
@@ -37,14 +37,15 @@ const HALF_ROWS: RowAlignment = RowAlignment { kept: 8, wanted: 8, least_flops: 
 /// as long as four that run on an SM take each, and two 1.15 times.
 const WAITING: LatencyHiding = LatencyHiding { iteration: 0.68, columns: 0.76, busy: 0.83 };
 
-/// What is sorted and scattered by comparisons, which are fused with what is around them: with more updates, comparing all pairs would
-/// take a GPU longer than the host takes. Longer lines than a CTA sorts are split, and few are selected of more parts than that.
+/// What is sorted and scattered by comparisons, which are fused with what is around them. Reading an element takes a GPU as long as
+/// comparing four pairs; more updates are for the scatter kernel. Long lines are sorted in parts.
 const EXPANDED: ExpandLimits = ExpandLimits {
     sorted: 32,
-    scattered: 1 << 37,
-    pairs_of_element: usize::MAX,
+    scattered: 1 << 22,
+    pairs_of_element: 4,
+    few_elements: 1 << 20,
     cumulated: usize::MAX,
-    split: Some(SplitLimits { longest: gpu::selection::MAX_LINE, part: 2 << 10 }),
+    split: Some(SplitLimits { part: 2 << 10, kernel_comparisons: 8 << 20 }),
 };
 
 impl Cuda {
@@ -90,14 +91,15 @@ impl Planner for Cuda {
                 return Some(recurrence::estimate(program, cycles, &self.figures));
             }
             KernelDefinition::Selection(program) => {
-                let schedule = gpu::selection::GpuSelectionSchedule::of(program, &self.target)?;
-                return Some(selection::estimate(
-                    program,
-                    schedule.cycles(program, &self.target),
-                    &self.figures,
-                ));
+                let cycles = gpu::selection::cycles(program, &self.target)?;
+                return Some(alone::selection(program, cycles, &self.figures));
             }
-            KernelDefinition::Cumulative(_) | KernelDefinition::Scatter(_) => return None,
+            KernelDefinition::Scatter(program) => {
+                let schedule = gpu::scatter::GpuScatterSchedule::of(program, &self.target)?;
+                let cycles = schedule.cycles(program, &self.target);
+                return Some(alone::scatter(program, cycles, &self.figures));
+            }
+            KernelDefinition::Cumulative(_) => return None,
         };
         if !gpu::serves(block, &self.target, self.operands()) {
             return None;
@@ -146,7 +148,10 @@ impl Planner for Cuda {
             KernelDefinition::Selection(program) => {
                 gpu::selection::design(program, &self.target).into_iter().collect()
             }
-            KernelDefinition::Cumulative(_) | KernelDefinition::Scatter(_) => Vec::new(),
+            KernelDefinition::Scatter(program) => {
+                gpu::scatter::design(program, &self.target).into_iter().collect()
+            }
+            KernelDefinition::Cumulative(_) => Vec::new(),
         }
     }
 
