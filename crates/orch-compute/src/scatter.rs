@@ -1,7 +1,7 @@
 //! The compute definition of scattering, which is a kernel by itself: updates apply in order.
 
 use crate::alone::{operand_arg, result_arg};
-use crate::block::Arg;
+use crate::block::{Arg, ArgRole};
 use crate::expr::ArgId;
 use crate::storage::Storage;
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ReduceOp};
@@ -89,6 +89,19 @@ impl ScatterProgram {
         }
         args.push(result_arg(graph, storage, node.outputs[0])?);
         Some(Self { name: name.into(), outer, extent, inner, count, index, combine, args })
+    }
+
+    /// The program with its result in the memory of the data, of which it writes what the updates change; `None` if types or layouts
+    /// differ.
+    pub fn updated(&self) -> Option<Self> {
+        let [data, result] = [Self::DATA, Self::RESULT].map(|id| self.arg(id));
+        let is_alike = (data.dtype, &data.shape, &data.layout) == (result.dtype, &result.shape, &result.layout);
+        if !is_alike || data.role != ArgRole::Input {
+            return None;
+        }
+        let mut program = self.clone();
+        program.args[Self::RESULT.index()].role = ArgRole::Updated;
+        Some(program)
     }
 
     /// The argument with this id.

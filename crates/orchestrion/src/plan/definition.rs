@@ -2,7 +2,7 @@
 
 use orch_compute::block::Arg;
 use orch_compute::{
-    BlockProgram, CumulativeProgram, RecurrenceProgram, ScatterProgram, SelectionProgram, Storage, alone,
+    ArgId, BlockProgram, CumulativeProgram, RecurrenceProgram, ScatterProgram, SelectionProgram, Storage, alone,
     fuse,
 };
 use orch_ir::{NodeId, OpaqueKind, PrimGraph, PrimOp, TensorId};
@@ -45,6 +45,18 @@ impl KernelDefinition {
             None => {}
         }
         fuse::build_stored(graph, nodes, outputs, storage, name).ok().map(Self::Block)
+    }
+
+    /// The same with an output in the memory of an input, which it is a new value of: see [`BlockProgram::updated`]. `None` if it cannot
+    /// be there.
+    pub fn updated(&self, input: ArgId, output: ArgId) -> Option<Self> {
+        match self {
+            Self::Block(block) => block.updated(input, output).map(Self::Block),
+            Self::Scatter(scatter) if (input, output) == (ScatterProgram::DATA, ScatterProgram::RESULT) => {
+                scatter.updated().map(Self::Scatter)
+            }
+            Self::Scatter(_) | Self::Recurrence(_) | Self::Selection(_) | Self::Cumulative(_) => None,
+        }
     }
 
     /// Its arguments.

@@ -3,14 +3,14 @@
 use super::host::InterpretedPart;
 use super::launch::{check_fits, chunking, launch_shape, tensor_map_shape};
 use super::options::RunOptions;
-use crate::manifest::{ActionInfo, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
+use crate::manifest::{self, ActionInfo, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
 use crate::parallel::MAX_THREADS;
 use crate::{Error, Precision};
 use bytes::Bytes;
 use orch_runtime::cpu::{Library, Pool, PoolOptions};
 use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module, ProfilerRanges};
 use orch_runtime::program::{
-    Access, Action, Base, BufferRef, HostStep, Program, ProgramError, Step, TensorRef,
+    Access, Action, Base, BufferRef, HostStep, Program, ProgramError, Step, TensorRef, Update,
 };
 use orch_runtime::{cpu, cuda};
 use orch_thread::target::GPU_TARGETS;
@@ -135,6 +135,11 @@ fn program<L>(
         constants,
         input_bytes: port_bytes(manifest.program_inputs())?,
         output_bytes: port_bytes(&manifest.outputs)?,
+        updates: manifest
+            .updates
+            .iter()
+            .map(|&manifest::Update { output, input }| Update { output, input })
+            .collect(),
         steps: steps.collect::<Result<_, Error>>()?,
     })
 }

@@ -8,7 +8,8 @@
 //!
 //! Some tensors are *staged*: copied to or from a buffer of the executable around the run. These are tensors that library calls access,
 //! whose addresses are fixed when a call is prepared (then all steps use the buffer, so that none sees another content); those that do not start
-//! at a multiple of [`TENSOR_ALIGN_BYTES`]; and outputs that overlap another tensor of the run.
+//! at a multiple of [`TENSOR_ALIGN_BYTES`]; and outputs that overlap another tensor of the run, but for one that has the memory of the input
+//! that it updates: then the copy of the old value is left out of the graph, which is built anew when that changes.
 
 use super::executable::{BoundaryStep, CudaExecutable, ExecutableError, GraphSegment, Segment};
 use super::host_inputs::HostInput;
@@ -17,7 +18,7 @@ use super::placement::{Arguments, Ports};
 use crate::cuda::driver::error::CudaError;
 use crate::cuda::driver::stream::Stream;
 use crate::cuda::driver::sys::Address;
-use crate::program::{Base, BufferRef, RunError, check_counts, check_sizes};
+use crate::program::{Base, BufferRef, RunError, Update, check_counts, check_sizes};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -183,7 +184,7 @@ impl CudaExecutable {
         let (mut read, mut inputs) = (Vec::new(), Vec::with_capacity(tensors.inputs.len()));
         for (idx, (place, &len_bytes)) in tensors.inputs.iter().zip(&program.input_bytes).enumerate() {
             if let InputPlace::Device(DeviceAddress(address)) = *place {
-                read.push(range(address, len_bytes));
+                read.push((idx, range(address, len_bytes)));
                 if is_direct(Base::Input(idx), address, len_bytes) {
                     inputs.push(address);
                     continue;
@@ -207,7 +208,10 @@ impl CudaExecutable {
         for (idx, (&DeviceAddress(to), &len_bytes)) in
             tensors.outputs.iter().zip(&program.output_bytes).enumerate()
         {
-            let mut others = read.iter().chain(&written[..idx]).chain(&written[idx + 1..]);
+            // The input whose memory it may have.
+            let own = program.update_of(idx).map(|update| update.input).filter(|&input| inputs[input] == to);
+            let read = read.iter().filter(|(input, _)| Some(*input) != own).map(|(_, range)| range);
+            let mut others = read.chain(&written[..idx]).chain(&written[idx + 1..]);
             if is_direct(Base::Output(idx), to, len_bytes)
                 && others.all(|other| !overlap(other, &written[idx]))
             {
@@ -227,7 +231,13 @@ impl CudaExecutable {
             return Ok(());
         }
         let before = std::mem::replace(&mut self.placement.ports, ports);
-        if self.segments.is_empty() && !self.source.program.steps.is_empty() {
+        let in_place = |ports: &Ports| {
+            let is_in_place = |update: &Update| ports.inputs[update.input] == ports.outputs[update.output];
+            self.source.program.updates.iter().map(is_in_place).collect::<Vec<_>>()
+        };
+        let is_same_graph = in_place(&before) == in_place(&self.placement.ports);
+        if (self.segments.is_empty() || !is_same_graph) && !self.source.program.steps.is_empty() {
+            self.is_bound = false;
             self.build()?;
             self.is_bound = true;
             return Ok(());

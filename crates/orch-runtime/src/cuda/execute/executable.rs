@@ -2,7 +2,8 @@
 //!
 //! Tensors of the host are copied to and from device buffers of the executable; tensors of the device are accessed where they are
 //! (`device_tensors`). The steps between host routines are one graph each, built when the first run says where its tensors
-//! are. A node depends on those that wrote or read the bytes that it accesses, and on no others.
+//! are. A node depends on those that wrote or read the bytes that it accesses, and on no others. An output that updates an input counts
+//! as its memory, whether it has that in a run or not.
 
 use super::dependencies::dependencies;
 use super::graph::{Graph, GraphBuilder, Node};
@@ -470,7 +471,7 @@ impl CudaExecutable {
                 // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
                 unsafe { launch.function.launch_with(stream, &shape, arguments.pointers()) }
             }
-            (Action::Copy { from, to }, None) if is_move(from, to) => {
+            (Action::Copy { from, to }, None) if from.len_bytes > 0 && address(from) != address(to) => {
                 stream.copy(address(from), address(to), from.len_bytes)
             }
             (Action::Copy { .. } | Action::Host(_), None) => Ok(()),
@@ -615,11 +616,19 @@ impl CudaExecutable {
                 (0..steps.len()).map(|idx| idx.checked_sub(1).into_iter().collect()).collect()
             }
             Execution::BranchedGraph => {
-                let ranges: Vec<_> =
-                    self.source.program.steps[steps].iter().map(|step| step.buffers()).collect();
+                let program = &self.source.program;
+                let known = |range: BufferRef| BufferRef { base: program.identity(range.base), ..range };
+                let ranges: Vec<_> = (program.steps[steps].iter())
+                    .map(|step| step.buffers().into_iter().map(known).collect())
+                    .collect();
                 dependencies(&ranges)
             }
         }
+    }
+
+    /// True unless a copy has nothing to do.
+    fn is_move(&self, from: &BufferRef, to: &BufferRef) -> bool {
+        from.len_bytes > 0 && self.placement.address(from) != self.placement.address(to)
     }
 
     /// Adds these steps, none of which is a host routine, to a graph after `start`.
@@ -655,7 +664,7 @@ impl CudaExecutable {
                     // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
                     Some(unsafe { builder.add_kernel(function, shape, pointers, &after, is_early)? })
                 }
-                (Action::Copy { from, to }, _) if is_move(from, to) => {
+                (Action::Copy { from, to }, _) if self.is_move(from, to) => {
                     let (from_address, to_address) =
                         (self.placement.address(from), self.placement.address(to));
                     Some(builder.add_copy(from_address, to_address, from.len_bytes, &after)?)
@@ -699,11 +708,6 @@ impl GraphEnd {
         let nodes = steps.iter().flat_map(|&step| ends[step].nodes.iter().copied()).collect();
         Self { nodes, is_kernel: matches!(steps[..], [step] if ends[step].is_kernel) }
     }
-}
-
-/// True unless the copy has nothing to do.
-fn is_move(from: &BufferRef, to: &BufferRef) -> bool {
-    from.len_bytes > 0 && (from.base, from.offset_bytes) != (to.base, to.offset_bytes)
 }
 
 /// True for memory of the caller.
