@@ -231,7 +231,7 @@ class _StaticCache(nn.Module):
 
 
 class _Statistics(nn.Module):
-    """Running statistics, of which one is read too."""
+    """Running statistics. What needs both values of one is a kernel that keeps it from being updated in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -255,8 +255,8 @@ class _Momentum(nn.Module):
 
     def forward(self, gradient: torch.Tensor) -> torch.Tensor:
         self.first.mul_(0.9).add_(gradient, alpha=0.1)
-        self.second.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
-        self.weight.addcdiv_(self.first, self.second.sqrt().add(1e-8), value=-1e-3)
+        self.second.mul_(0.99).add_(gradient * gradient * 0.01)
+        self.weight.sub_(self.first / (self.second.sqrt() + 1e-8) * 1e-3)
         return gradient.norm()
 
 

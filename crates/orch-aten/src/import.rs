@@ -46,7 +46,10 @@ impl Import {
         let number = |output: usize| self.outputs[..output].iter().flatten().count();
         let update = |mutation: &Mutation| {
             let input = *self.graph.inputs.get(mutation.input)?;
-            Some(NamedUpdate { output: number(mutation.output), input: self.graph.values[input.index()].name.clone() })
+            Some(NamedUpdate {
+                output: number(mutation.output),
+                input: self.graph.values[input.index()].name.clone(),
+            })
         };
         self.mutations.iter().filter_map(update).collect()
     }

@@ -95,7 +95,8 @@ impl ScatterProgram {
     /// differ.
     pub fn updated(&self) -> Option<Self> {
         let [data, result] = [Self::DATA, Self::RESULT].map(|id| self.arg(id));
-        let is_alike = (data.dtype, &data.shape, &data.layout) == (result.dtype, &result.shape, &result.layout);
+        let is_alike =
+            (data.dtype, &data.shape, &data.layout) == (result.dtype, &result.shape, &result.layout);
         if !is_alike || data.role != ArgRole::Input {
             return None;
         }

@@ -298,7 +298,10 @@ impl PyGraph {
 }
 
 /// The port of a tensor in memory of its own, and the order of its dimensions in which the executable has it.
-fn made_port(py: Python<'_>, (shape, strides, dtype, order): MadeSpec) -> PyResult<(Port, Option<Vec<usize>>)> {
+fn made_port(
+    py: Python<'_>,
+    (shape, strides, dtype, order): MadeSpec,
+) -> PyResult<(Port, Option<Vec<usize>>)> {
     let unknown = || errors::usage(py, &format!("there is no type `{dtype}`"));
     let dtype = DType::from_name(&dtype).ok_or_else(unknown)?;
     let (shape, strides) = (PyTuple::new(py, shape)?.unbind(), PyTuple::new(py, strides)?.unbind());

@@ -110,8 +110,8 @@ fn check_updates(manifest: &Manifest) -> Result<(), String> {
         let Some(first) = manifest.steps.iter().position(|step| names(step, new, None)) else {
             return refuse("is never written");
         };
-        let mut writers = (first + 1..manifest.steps.len())
-            .filter(|&step| names(&manifest.steps[step], new, Some(true)));
+        let mut writers =
+            (first + 1..manifest.steps.len()).filter(|&step| names(&manifest.steps[step], new, Some(true)));
         let (Some(writer), None) = (writers.next(), writers.next()) else {
             return refuse("is not written once");
         };

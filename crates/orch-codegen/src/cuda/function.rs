@@ -92,7 +92,9 @@ impl Emitter<'_> {
     pub(super) fn wait_for_inputs(&mut self) {
         self.line("o_grid_dependency_wait();");
         let inputs = self.program.buffers.iter().zip(&self.buffers);
-        let inputs = inputs.filter(|(buffer, _)| matches!(buffer.scope, Scope::Input | Scope::Updated)).map(|(_, name)| name.clone());
+        let inputs = inputs
+            .filter(|(buffer, _)| matches!(buffer.scope, Scope::Input | Scope::Updated))
+            .map(|(_, name)| name.clone());
         for name in inputs.collect::<Vec<String>>() {
             self.line(&format!("{name} = o_after_grid_wait({name});"));
         }

@@ -76,7 +76,8 @@ impl BlockProgram {
         let Stage::Store { arg, index, domain, body } = self.stages[position].clone() else { return };
         let Some((condition, value)) = self.kept_unless(&index, body, output) else { return };
         let Some((var, place)) = self.one_place(condition, &domain) else { return };
-        let Some(at) = index.iter().position(|&component| *self.exprs.get(component) == Expr::Var(var)) else {
+        let Some(at) = index.iter().position(|&component| *self.exprs.get(component) == Expr::Var(var))
+        else {
             return;
         };
         let others = index.iter().enumerate().filter(|(dim, _)| *dim != at);

@@ -47,8 +47,7 @@ pub fn validate_block(program: &BlockProgram) -> Vec<String> {
     }
     for (number, arg) in program.args.iter().enumerate() {
         let is_stored = stored.iter().any(|id| id.index() == number);
-        checker
-            .expect(is_stored == arg.role.is_stored(), || format!("a{number} is not stored once"));
+        checker.expect(is_stored == arg.role.is_stored(), || format!("a{number} is not stored once"));
         let layout = arg.layout.order().len();
         checker.expect(layout == arg.shape.rank(), || format!("a{number} has a layout of rank {layout}"));
     }
@@ -111,9 +110,7 @@ impl Checker<'_> {
                             ArgRole::Output => false,
                             ArgRole::Updated => self.is_before_store(*arg, index, scope),
                         };
-                        is_readable
-                            && known.shape.rank() == index.len()
-                            && known.dtype == exprs.dtype(id)
+                        is_readable && known.shape.rank() == index.len() && known.dtype == exprs.dtype(id)
                     });
                     let typed = index.iter().all(|&component| exprs.ty(component) == Type::INDEX)
                         && guard.is_none_or(|guard| exprs.ty(guard) == Type::scalar(DType::Bool));
@@ -147,7 +144,12 @@ impl Checker<'_> {
     }
 
     /// The components of an index, and their extents, that are not one place within the extent for all points.
-    fn without_places(&self, index: &[ExprId], domain: &[VarId], shape: &[usize]) -> (Vec<ExprId>, Vec<usize>) {
+    fn without_places(
+        &self,
+        index: &[ExprId],
+        domain: &[VarId],
+        shape: &[usize],
+    ) -> (Vec<ExprId>, Vec<usize>) {
         let mut exprs = self.program.exprs.clone();
         let mut simplifier = Simplifier::new();
         let mut is_place = |component: ExprId, extent: usize| {

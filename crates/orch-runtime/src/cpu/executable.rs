@@ -8,7 +8,9 @@ use super::aligned::{ALIGN_BYTES, AlignedBuffer};
 use super::launch::{Action, Launch, Program, scratch_bytes};
 use super::memory::{Memory, PointerTable, Scratch};
 use super::pool::Pool;
-use crate::program::{Base, BufferRef, HostStep, ProgramError, RunError, StepProfile, check_counts, check_sizes};
+use crate::program::{
+    Base, BufferRef, HostStep, ProgramError, RunError, StepProfile, check_counts, check_sizes,
+};
 use crate::view::{TensorView, TensorViewMut};
 use bytes::Bytes;
 use std::ffi::c_void;

@@ -2,8 +2,8 @@
 
 use orch_compute::block::Arg;
 use orch_compute::{
-    ArgId, BlockProgram, CumulativeProgram, RecurrenceProgram, ScatterProgram, SelectionProgram, Storage, alone,
-    fuse,
+    ArgId, BlockProgram, CumulativeProgram, RecurrenceProgram, ScatterProgram, SelectionProgram, Storage,
+    alone, fuse,
 };
 use orch_ir::{NodeId, OpaqueKind, PrimGraph, PrimOp, TensorId};
 

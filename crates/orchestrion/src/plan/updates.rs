@@ -161,11 +161,7 @@ fn before(graph: &PrimGraph, tensor: TensorId) -> BTreeSet<NodeId> {
 
 /// Lets the kernels of a plan update inputs in place where that is right, and orders its columns so that what reads an input comes before
 /// what updates it.
-pub fn update_in_place(
-    implementation: &mut Implementation,
-    ctx: PlanContext<'_>,
-    updates: &[UpdatedTensor],
-) {
+pub fn update_in_place(implementation: &mut Implementation, ctx: PlanContext<'_>, updates: &[UpdatedTensor]) {
     let mut granted: Vec<Granted> = Vec::new();
     for &update in updates {
         let Some(column) = only_writer(&implementation.columns, update.output) else { continue };
@@ -209,7 +205,8 @@ fn only_writer(columns: &[PlannedColumn], tensor: TensorId) -> Option<usize> {
 fn order(columns: &[PlannedColumn], granted: &[Granted]) -> Option<Vec<usize>> {
     let mut waits: Vec<BTreeSet<usize>> = Vec::with_capacity(columns.len());
     for column in columns {
-        let writes = |other: &usize| columns[*other].outputs.iter().any(|tensor| column.inputs.contains(tensor));
+        let writes =
+            |other: &usize| columns[*other].outputs.iter().any(|tensor| column.inputs.contains(tensor));
         waits.push((0..columns.len()).filter(writes).collect());
     }
     for Granted { update, column } in granted {
@@ -219,7 +216,8 @@ fn order(columns: &[PlannedColumn], granted: &[Granted]) -> Option<Vec<usize>> {
     let mut order = Vec::with_capacity(columns.len());
     let mut is_done = vec![false; columns.len()];
     while order.len() < columns.len() {
-        let is_ready = |column: &usize| !is_done[*column] && waits[*column].iter().all(|&other| is_done[other]);
+        let is_ready =
+            |column: &usize| !is_done[*column] && waits[*column].iter().all(|&other| is_done[other]);
         let next = (0..columns.len()).find(is_ready)?;
         is_done[next] = true;
         order.push(next);
@@ -264,7 +262,8 @@ fn redesign(
             let old = &implementation.kernels[*kernel];
             let estimate = ctx.planner.estimate(&definition);
             let number = implementation.kernels.len();
-            let name = format!("k{number}{}", old.name.trim_start_matches(|c: char| c == 'k' || c.is_ascii_digit()));
+            let name =
+                format!("k{number}{}", old.name.trim_start_matches(|c: char| c == 'k' || c.is_ascii_digit()));
             let new = KernelDesign {
                 name,
                 design,
@@ -310,3 +309,6 @@ impl Implementation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

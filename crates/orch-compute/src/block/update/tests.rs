@@ -8,7 +8,8 @@ use orch_ir::{DType, PrimGraph, Tensor, TensorId};
 
 /// Inputs, then primitives and outputs, as one block program.
 fn block(text: &str) -> (PrimGraph, BlockProgram) {
-    let graph = parse(&format!("graph \"g\" {{\n{text}}}\n")).unwrap_or_else(|error| panic!("{text}\n{error}"));
+    let graph =
+        parse(&format!("graph \"g\" {{\n{text}}}\n")).unwrap_or_else(|error| panic!("{text}\n{error}"));
     let nodes: Vec<_> = graph.node_ids().collect();
     let outputs: Vec<TensorId> = graph.outputs.iter().map(|(_, tensor)| *tensor).collect();
     let layouts = |tensor: TensorId| Layout::row_major(graph.shape(tensor).rank());
@@ -21,7 +22,8 @@ fn updated(text: &str, pairs: &[(&str, &str)]) -> Option<BlockProgram> {
     let (graph, plain) = block(text);
     let mut block = plain.clone();
     for (input, output) in pairs {
-        let named = |list: &[(String, TensorId)], name: &str| list.iter().find(|(known, _)| known == name).unwrap().1;
+        let named =
+            |list: &[(String, TensorId)], name: &str| list.iter().find(|(known, _)| known == name).unwrap().1;
         let argument = |tensor| ArgId::new(block.args.iter().position(|arg| arg.tensor == tensor).unwrap());
         let ends = [named(&graph.inputs, input), named(&graph.outputs, output)].map(argument);
         block = block.updated(ends[0], ends[1])?;
@@ -45,7 +47,9 @@ fn check(graph: &PrimGraph, plain: &BlockProgram, updated: &BlockProgram, pairs:
         let value = |tensor: TensorId| {
             let output = graph.outputs.iter().find(|(_, output)| *output == tensor);
             let old = output.and_then(|(name, _)| pairs.iter().find(|(_, output)| output == name));
-            let is_it = |(name, input): &(String, TensorId)| *input == tensor || old.is_some_and(|(old, _)| old == name);
+            let is_it = |(name, input): &(String, TensorId)| {
+                *input == tensor || old.is_some_and(|(old, _)| old == name)
+            };
             graph.inputs.iter().position(is_it).map(|number| values[number].clone())
         };
         block.args.iter().map(|arg| value(arg.tensor)).collect()
