@@ -161,16 +161,18 @@ fn runs_in_place_and_apart_give_the_same() {
         let mut memory = orch_runtime::cpu::AlignedBuffer::copy_of(&vec![0; len + 8]);
         let cache = &mut memory.as_mut_slice()[offset..offset + len];
         cache.copy_from_slice(given[0].bytes());
-        let mut scores = vec![0; expected[0].bytes().len()];
+        let [mut scores, mut before] = [0, 2].map(|output| vec![0; expected[output].bytes().len()]);
         let views: Vec<Option<TensorView<'_>>> =
             given.iter().enumerate().map(|(number, tensor)| (number > 0).then(|| tensor.into())).collect();
         let mut outputs = [
             TensorViewMut::new(expected[0].dtype(), expected[0].shape(), &mut scores).unwrap(),
             TensorViewMut::new(given[0].dtype(), given[0].shape(), cache).unwrap(),
+            TensorViewMut::new(expected[2].dtype(), expected[2].shape(), &mut before).unwrap(),
         ];
         executable.run_in_place(&views, &mut outputs).unwrap();
         drop(outputs);
         assert_eq!(scores, expected[0].bytes()[..]);
+        assert_eq!(before, expected[2].bytes()[..]);
         assert_eq!(cache[..], expected[1].bytes()[..]);
     }
     // No output updates the others.
