@@ -39,14 +39,17 @@ class Graph:
         executable: Executable,
         inputs: list[tuple[int, list[int] | None]],
         outputs: list[Any],
-        copies: int,
+        changes: list[Any],
         checks_indices: bool,
     ) -> None: ...
+    @property
+    def in_place(self) -> int: ...
     def run(self, tensors: list[Any]) -> tuple[list[Any], list[Any]]: ...
 
 def compile(
     model: _Source, options: dict[str, Any], progress: Callable[[str, int, int], None] | None = None
 ) -> Executable: ...
+def updated_inputs(document: bytes, options: dict[str, Any]) -> list[str]: ...
 def compile_aten(
     document: bytes,
     options: dict[str, Any],

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
+import math
 import operator
+import pathlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +21,7 @@ import orchestrion as orc
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
+ot = pytest.importorskip("orchestrion.torch")
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -637,3 +641,83 @@ def test_tokens_of_a_static_cache_are_eagers(cache: str) -> None:
     expected = model.generate(ids, **settings)
     model.forward = _compiled(model.forward, cache)
     assert torch.equal(model.generate(ids, **settings), expected)
+
+
+def _profiled(call: Any, folder: pathlib.Path) -> list[dict[str, Any]]:
+    """What a call runs on the GPU: kernels, copies and fills, as the profiler has them."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        call()
+        torch.cuda.synchronize()
+    trace = folder / "trace.json"
+    profile.export_chrome_trace(str(trace))
+    kinds = {"kernel", "gpu_memcpy", "gpu_memset"}
+    return [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") in kinds]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_row_of_a_cache_is_all_that_is_written(dtype: Any, cache: str, tmp_path: pathlib.Path) -> None:
+    def step(keys: Any, k: Any, at: Any) -> Any:
+        keys.index_copy_(2, at, k)
+        return k * 2 + 1
+
+    keys = torch.randn(2, 8, 4096, 64, device="cuda", dtype=dtype)
+    reference = keys.clone()
+    fast = _compiled(step, cache)
+    with torch.no_grad():
+        for place in (5, 4095, 0):
+            k, at = torch.randn(2, 8, 1, 64, device="cuda", dtype=dtype), torch.tensor([place], device="cuda")
+            address, version = keys.data_ptr(), keys._version
+            fast(keys, k, at)
+            assert keys.data_ptr() == address and keys._version > version
+            step(reference, k, at)
+            assert torch.equal(keys, reference)
+        events = _profiled(lambda: fast(keys, k, at), tmp_path)
+    kernels = [event for event in events if event["cat"] == "kernel"]
+    assert kernels and len(kernels) == len(events), events
+    threads = [math.prod(kernel["args"]["grid"]) * math.prod(kernel["args"]["block"]) for kernel in kernels]
+    # A kernel of the whole cache would have at least a thread for 16 bytes.
+    assert max(threads) < keys.numel() * keys.element_size() // 16 // 4, kernels
+
+
+def test_a_cache_that_is_read_too_is_updated_in_place(cache: str, tmp_path: pathlib.Path) -> None:
+    def step(keys: Any, values: Any, q: Any, k: Any, v: Any, at: Any) -> Any:
+        keys.index_copy_(2, at, k)
+        values.index_copy_(2, at, v)
+        mask = torch.arange(keys.shape[2], device=q.device) <= at[-1]
+        return nn.functional.scaled_dot_product_attention(q, keys, values, mask)
+
+    caches = [torch.randn(2, 8, 512, 64, device="cuda", dtype=torch.float16) for _ in range(2)]
+    references = [tensor.clone() for tensor in caches]
+    fast = _compiled(step, cache)
+    with torch.no_grad():
+        for place in range(3, 9):
+            rows = [torch.randn(2, 8, 1, 64, device="cuda", dtype=torch.float16) for _ in range(3)]
+            at = torch.tensor([place], device="cuda")
+            addresses = [tensor.data_ptr() for tensor in caches]
+            _near(fast(*caches, *rows, at), step(*references, *rows, at), 1e-2)
+            assert [tensor.data_ptr() for tensor in caches] == addresses
+            assert all(torch.equal(found, expected) for found, expected in zip(caches, references))
+        events = _profiled(lambda: fast(*caches, *rows, at), tmp_path)
+    assert all(event["cat"] == "kernel" for event in events), events
+    assert [(report.in_place, report.changed) for report in ot.reports()][-1] == (2, 2)
+
+
+@pytest.mark.parametrize("starts", [(0, 0), (0, 1), (1, 0)])
+def test_views_of_an_updated_tensor(starts: tuple[int, int], cache: str) -> None:
+    def step(a: Any, b: Any, at: Any) -> Any:
+        a.index_copy_(0, at, (b * 2)[:1])
+        return (a + b).sum(0)
+
+    memory = torch.randn(9, 64, device="cuda")
+    reference = memory.clone()
+    # PyTorch's tracing takes tensors that were apart as such later: what it traced then gives is expected.
+    fast, slow = _compiled(step, cache), torch.compile(step, backend="aot_eager")
+    with torch.no_grad():
+        for traced in (fast, slow):
+            traced(torch.randn(8, 64, device="cuda"), torch.randn(8, 64, device="cuda"), torch.tensor([4], device="cuda"))
+        for place in (0, 1, 4):
+            at = torch.tensor([place], device="cuda")
+            expected = slow(*(reference[start : start + 8] for start in starts), at)
+            _near(fast(*(memory[start : start + 8] for start in starts), at), expected)
+            _near(memory, reference)

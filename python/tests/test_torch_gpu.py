@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from orchestrion import _native
+from orchestrion._compile import native_options
 from orchestrion.torch import _backend, _report, reports
 from orchestrion.torch._document import document
 from orchestrion.torch._placement import tensors_of
@@ -31,8 +34,9 @@ class _NotCompiled:
     def __init__(self, gm: torch.fx.GraphModule, options: dict[str, Any], *_: Any) -> None:
         assert options["target"] == "cuda:0"
         # What the compiler would be given.
-        document(gm)
+        doc = document(gm)
         self._gm = gm
+        self.changed, self.in_place = len(doc["mutations"]), _in_place(doc)
         inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         of_host = [tensor for node in inputs for tensor in tensors_of(node) if tensor.device.type == "cpu"]
         _HOST_INPUTS.append(len(of_host))
@@ -40,6 +44,14 @@ class _NotCompiled:
     def __call__(self, tensors: list[Any]) -> list[Any]:
         results = self._gm(*tensors)
         return list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+def _in_place(doc: dict[str, Any]) -> int:
+    """How many inputs kernels for an H100 update where they are."""
+    if not doc["mutations"]:
+        return 0
+    options = native_options(target="cuda:sm_90", superoptimize=False, calibrate=False)
+    return len(_native.updated_inputs(json.dumps(doc).encode(), options))
 
 
 _HOST_INPUTS: list[int] = []
@@ -61,7 +73,8 @@ def _described(model: Model, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for report in reports():
         assert report.reason is None, report.reason
         eager = "".join(f", eager {count} {target}" for target, (count, _) in sorted(report.eager.items()))
-        lines.append(f"{report.compiled} of {report.calls} calls in {report.partitions} part(s){eager}")
+        changed = f", {report.in_place} of {report.changed} changed inputs in place" if report.changed else ""
+        lines.append(f"{report.compiled} of {report.calls} calls in {report.partitions} part(s){eager}{changed}")
     return [*lines, f"tensors of the host: {sum(_HOST_INPUTS)}"]
 
 
@@ -200,7 +213,58 @@ class _CopyToTheHost(nn.Module):
         return y * y - x, y.sum().cpu()
 
 
+class _StaticCache(nn.Module):
+    """A step of decoding: keys and values at a position of caches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(64, 192)
+        for name in ("keys", "values"):
+            self.register_buffer(name, torch.zeros(2, 4, 64, 16))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.view(2, -1, 4, 16).transpose(1, 2) for part in self.project(x).chunk(3, -1))
+        self.keys.index_copy_(2, at, k)
+        self.values.index_copy_(2, at, v)
+        mask = torch.arange(64, device=x.device) <= at[-1]
+        return nn.functional.scaled_dot_product_attention(q, self.keys, self.values, mask)
+
+
+class _Statistics(nn.Module):
+    """Running statistics. What needs both values of one is a kernel that keeps it from being updated in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(64))
+        self.register_buffer("count", torch.zeros(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.mean * 2
+        self.mean.lerp_(x.mean(0), 0.1)
+        self.count += 1
+        return (x - self.mean) * before
+
+
+class _Momentum(nn.Module):
+    """A step of Adam, whose parameter needs the new moments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("weight", "first", "second"):
+            self.register_buffer(name, torch.zeros(64, 64))
+
+    def forward(self, gradient: torch.Tensor) -> torch.Tensor:
+        self.first.mul_(0.9).add_(gradient, alpha=0.1)
+        self.second.mul_(0.99).add_(gradient * gradient * 0.01)
+        self.weight.sub_(self.first / (self.second.sqrt() + 1e-8) * 1e-3)
+        return gradient.norm()
+
+
 MODELS |= {
+    "static cache": lambda: (_StaticCache(), [torch.zeros(2, 1, 64), torch.zeros(1, dtype=torch.long)], {}),
+    "static cache, several tokens": lambda: (_StaticCache(), [torch.zeros(2, 5, 64), torch.zeros(5, dtype=torch.long)], {}),
+    "statistics": _own(_Statistics, (8, 64), dtype=torch.float32),
+    "momentum": _own(_Momentum, (64, 64), dtype=torch.float32),
     "autoencoder": _own(_Autoencoder, (8, 512)),
     "images": _own(_Images, (2, 3, 32, 32)),
     "recommender": _own(_Recommender, (32, 13)),

@@ -31,6 +31,30 @@ pub struct Import {
     pub producer: String,
 }
 
+/// A new value of an input.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamedUpdate {
+    /// The number of the new value among the graph's outputs.
+    pub output: usize,
+    /// The input's name.
+    pub input: String,
+}
+
+impl Import {
+    /// The outputs of the graph that are new values of its inputs.
+    pub fn updates(&self) -> Vec<NamedUpdate> {
+        let number = |output: usize| self.outputs[..output].iter().flatten().count();
+        let update = |mutation: &Mutation| {
+            let input = *self.graph.inputs.get(mutation.input)?;
+            Some(NamedUpdate {
+                output: number(mutation.output),
+                input: self.graph.values[input.index()].name.clone(),
+            })
+        };
+        self.mutations.iter().filter_map(update).collect()
+    }
+}
+
 /// What a document says of an input besides its type.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InputFacts {

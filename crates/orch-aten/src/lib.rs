@@ -27,6 +27,6 @@ mod problem;
 mod promote;
 mod rules;
 
-pub use import::{Import, InputFacts, OutputFacts, import, is_document};
+pub use import::{Import, InputFacts, NamedUpdate, OutputFacts, import, is_document};
 pub use problem::{ImportErrors, ImportProblem, Location, Reason};
 pub use rules::{Target, targets};

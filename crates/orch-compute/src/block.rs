@@ -17,11 +17,12 @@
 //!
 //! Invariants (checked by `validate`): an axis is either in a stage's domain or bound by it, never both; a body
 //! mentions only axes of its stage, and stages whose domain is a subset of the axes in scope; stores cover every
-//! element of an output exactly once; an axis may be bound by several stages (each loops over it anew), which
+//! element of an output exactly once, and no element of an updated argument twice; an axis may be bound by several stages (each loops over it anew), which
 //! lets bodies of different stages share subexpressions.
 
 pub mod interp;
 mod text;
+pub mod update;
 pub mod validate;
 
 use crate::expr::{ArgId, ExprId, Exprs, StageId, VarId};
@@ -70,6 +71,15 @@ pub enum ArgRole {
     Constant,
     /// Written, completely.
     Output,
+    /// Holds a value, of which some elements are written. Only their store reads it, each element where that is stored.
+    Updated,
+}
+
+impl ArgRole {
+    /// True for arguments that a stage stores.
+    pub fn is_stored(self) -> bool {
+        matches!(self, ArgRole::Output | ArgRole::Updated)
+    }
 }
 
 /// A loop dimension.
@@ -103,7 +113,8 @@ pub enum Stage {
     Store {
         /// The output.
         arg: ArgId,
-        /// Where, one index per dimension: a bijection from the domain onto the output's index space.
+        /// Where, one index per dimension: a bijection from the domain onto the output's index space, or into that of an updated
+        /// argument.
         index: Vec<ExprId>,
         /// Axes, each appearing in `index`.
         domain: Vec<VarId>,

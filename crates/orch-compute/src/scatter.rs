@@ -1,7 +1,7 @@
 //! The compute definition of scattering, which is a kernel by itself: updates apply in order.
 
 use crate::alone::{operand_arg, result_arg};
-use crate::block::Arg;
+use crate::block::{Arg, ArgRole};
 use crate::expr::{ArgId, Const};
 use crate::storage::Storage;
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ReduceOp, TensorId};
@@ -128,6 +128,20 @@ impl ScatterProgram {
     /// The type of the elements.
     pub fn dtype(&self) -> DType {
         self.arg(Self::RESULT).dtype
+    }
+
+    /// The program with its result in the memory of the data; `None` if there is no tensor of data, or types or layouts differ.
+    pub fn updated(&self) -> Option<Self> {
+        let ScatterData::Tensor(data) = self.data else { return None };
+        let [data, result] = [data, Self::RESULT].map(|id| self.arg(id));
+        let is_alike =
+            (data.dtype, &data.shape, &data.layout) == (result.dtype, &result.shape, &result.layout);
+        if !is_alike || data.role != ArgRole::Input {
+            return None;
+        }
+        let mut program = self.clone();
+        program.args[Self::RESULT.index()].role = ArgRole::Updated;
+        Some(program)
     }
 
     /// The argument with this id.

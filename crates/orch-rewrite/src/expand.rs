@@ -434,6 +434,14 @@ impl Emit<'_> {
         let position = self.repeated(position, 0, shape[0]);
         let is_here = self.compare(CompareFn::Eq, position, row);
         match combine {
+            None if count == 1 => {
+                let is_here = self.reshape(is_here, vec![shape[0]]);
+                let is_here = self.add(PrimOp::Broadcast { shape: shape.clone(), dims: vec![0] }, &[is_here]);
+                let new = self.reshape(new, shape[1..].to_vec());
+                let dims = (1..shape.rank()).collect();
+                let new = self.add(PrimOp::Broadcast { shape, dims }, &[new]);
+                Some(self.map(ScalarFn::Select, &[is_here, new, old]))
+            }
             None => {
                 let last = self.last(is_here, 1);
                 let [is_written, update] = self.found(last);

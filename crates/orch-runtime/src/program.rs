@@ -7,7 +7,8 @@
 //! 3. a range that a launch writes is disjoint from, or exactly equal to, each of its other ranges;
 //! 4. a copy's ranges have the same length;
 //! 5. a host routine's tensors are as long as their type and shape say;
-//! 6. a launch has a form that the device may take.
+//! 6. a launch has a form that the device may take;
+//! 7. an output that updates an input has its size, and is the only one of it.
 
 use bytes::Bytes;
 use orch_ir::{DType, Shape, Tensor};
@@ -118,6 +119,16 @@ pub struct Step<L> {
     pub action: Action<L>,
 }
 
+/// An output that may have the memory of an input, whose new value it is. The steps first copy the old value, which is nothing to do
+/// then, and read the input no more once they have written the output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Update {
+    /// Number of the output.
+    pub output: usize,
+    /// Number of the input.
+    pub input: usize,
+}
+
 /// Steps in order, and the memory that they use.
 #[derive(Debug)]
 pub struct Program<L> {
@@ -129,6 +140,8 @@ pub struct Program<L> {
     pub input_bytes: Vec<usize>,
     /// Size of each output.
     pub output_bytes: Vec<usize>,
+    /// Outputs that may have the memory of an input.
+    pub updates: Vec<Update>,
     /// What to do.
     pub steps: Vec<Step<L>>,
 }
@@ -136,7 +149,8 @@ pub struct Program<L> {
 impl<L> Default for Program<L> {
     fn default() -> Self {
         let (input_bytes, output_bytes) = (Vec::new(), Vec::new());
-        Self { arena_bytes: 0, constants: Vec::new(), input_bytes, output_bytes, steps: Vec::new() }
+        let (updates, steps) = (Vec::new(), Vec::new());
+        Self { arena_bytes: 0, constants: Vec::new(), input_bytes, output_bytes, updates, steps }
     }
 }
 
@@ -155,6 +169,15 @@ impl<L: KernelLaunch> Program<L> {
     /// All violations.
     pub fn check(&self) -> Result<(), ProgramError> {
         let mut violations = Vec::new();
+        for (number, update) in self.updates.iter().enumerate() {
+            let sizes = (self.output_bytes.get(update.output), self.input_bytes.get(update.input));
+            let is_taken = self.updates[..number]
+                .iter()
+                .any(|other| other.output == update.output || other.input == update.input);
+            if sizes.0.is_none() || sizes.0 != sizes.1 || is_taken {
+                violations.push(format!("output {} cannot update input {}", update.output, update.input));
+            }
+        }
         for (idx, step) in self.steps.iter().enumerate() {
             let mut report = |text: String| violations.push(format!("step {idx} `{}`: {text}", step.name));
             for buffer in step.buffers() {
@@ -175,6 +198,19 @@ impl<L: KernelLaunch> Program<L> {
             }
         }
         if violations.is_empty() { Ok(()) } else { Err(ProgramError { violations }) }
+    }
+
+    /// The base by which steps that access the same memory know each other: that of an input for the output that updates it.
+    pub(crate) fn identity(&self, base: Base) -> Base {
+        match base {
+            Base::Output(output) => self.update_of(output).map_or(base, |update| Base::Input(update.input)),
+            Base::Arena | Base::Constant(_) | Base::Input(_) => base,
+        }
+    }
+
+    /// The update by an output.
+    pub(crate) fn update_of(&self, output: usize) -> Option<Update> {
+        self.updates.iter().copied().find(|update| update.output == output)
     }
 
     fn check_range(&self, buffer: &BufferRef, report: &mut impl FnMut(String)) {
@@ -329,6 +365,12 @@ pub enum RunError {
         /// The step's name.
         step: String,
     },
+    /// An input was said to be in the memory of an output that does not update it.
+    #[error("input {index} has no value: no output updates it in place")]
+    NotUpdated {
+        /// Its number.
+        index: usize,
+    },
     /// An input in the host's memory cannot become part of a graph.
     #[error(
         "input {index} is in the host's memory, which a captured run does not read when it is launched; bring it to the GPU first"
@@ -408,6 +450,7 @@ mod tests {
             constants: vec![Bytes::from_static(&[0; 8])],
             input_bytes: vec![16],
             output_bytes: vec![16],
+            updates: Vec::new(),
             steps,
         }
     }

@@ -229,6 +229,12 @@ impl<'a> TensorViewMut<'a> {
         self.shape
     }
 
+    /// Writes the elements row-major to `bytes`, which is as long as they are.
+    pub(crate) fn copy_to(&self, bytes: &mut [u8]) {
+        let Self { dtype, shape, strides, start, .. } = *self;
+        TensorView { dtype, shape, strides, start, memory: PhantomData }.copy_to(bytes);
+    }
+
     /// Takes row-major elements, which are as many.
     pub fn copy_from(&mut self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len_bytes(), "a copy is as long as the elements");

@@ -119,6 +119,7 @@ impl Setting {
             constants: vec![floats(|_| 3.0).into()],
             input_bytes: vec![BYTES],
             output_bytes: vec![BYTES],
+            updates: Vec::new(),
             steps,
         }
     }

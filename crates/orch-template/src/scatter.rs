@@ -11,7 +11,7 @@
 use crate::Design;
 use crate::bind::{add_arguments, bound_kernel};
 use orch_compute::expr::{ArgId, BufferId, Expr, ExprId};
-use orch_compute::{ScatterData, ScatterIndex, ScatterProgram};
+use orch_compute::{ArgRole, ScatterData, ScatterIndex, ScatterProgram};
 use orch_ir::{DType, ReduceOp};
 use orch_thread::kernel::Kernel;
 use orch_thread::program::{LoopKind, Stmt, ThreadProgram};
@@ -122,7 +122,9 @@ impl Emitter<'_> {
         let columns =
             self.span(&mut body, "column", (parts[2], column_parts), (self.schedule.columns, inner));
         self.part = Part { outer: first, rows, columns };
-        body.extend(self.copy());
+        if self.scatter.arg(ScatterProgram::RESULT).role == ArgRole::Output {
+            body.extend(self.copy());
+        }
         body.push(match &self.scatter.index {
             ScatterIndex::Elements => self.apply_elements(row_parts > 1),
             ScatterIndex::Tuples(extents) => self.apply_tuples(extents, row_parts > 1),

@@ -25,6 +25,8 @@ pub enum Scope {
     Constant,
     /// A kernel argument that is written (and read back only by the same task).
     Output,
+    /// A kernel argument that holds a value, of which some elements are written; an element is accessed by one task only.
+    Updated,
     /// Shared memory of a CTA, at least 128-byte aligned, undefined when the CTA starts.
     Shared,
     /// The same shared memory, reused: these buffers may be accessed after [`ReuseShared`](crate::CtaStmt::ReuseShared), the
@@ -48,6 +50,7 @@ impl From<ArgRole> for Scope {
             ArgRole::Input => Scope::Input,
             ArgRole::Constant => Scope::Constant,
             ArgRole::Output => Scope::Output,
+            ArgRole::Updated => Scope::Updated,
         }
     }
 }
@@ -55,12 +58,17 @@ impl From<ArgRole> for Scope {
 impl Scope {
     /// True for arguments of the kernel.
     pub fn is_global(self) -> bool {
-        matches!(self, Scope::Input | Scope::Constant | Scope::Output)
+        self.is_read_only() || self.is_written()
     }
 
     /// True for arguments of the kernel that are only read.
     pub fn is_read_only(self) -> bool {
         matches!(self, Scope::Input | Scope::Constant)
+    }
+
+    /// True for arguments of the kernel that are written.
+    pub fn is_written(self) -> bool {
+        matches!(self, Scope::Output | Scope::Updated)
     }
 
     /// True for shared memory of a CTA.

@@ -106,7 +106,7 @@ impl Generator {
         for (number, scope) in scopes.into_iter().enumerate() {
             let elems = match scope {
                 Scope::Input | Scope::Constant => 40 + self.random.below(30),
-                Scope::Output => OWN_ELEMS * tasks,
+                Scope::Output | Scope::Updated => OWN_ELEMS * tasks,
                 Scope::Shared | Scope::ReusedShared | Scope::Scratch => OWN_ELEMS,
             };
             let dtype = self.random.pick(&DType::ALL);
@@ -453,7 +453,7 @@ impl Generator {
         let Buffer { elems, scope, .. } = *self.program.buffer(buffer);
         let (index, mask) = match scope {
             // Only the task's own part has been written.
-            Scope::Output => {
+            Scope::Output | Scope::Updated => {
                 let index = self.bounded(OWN_ELEMS - (lanes - 1));
                 (self.own(buffer, index), None)
             }

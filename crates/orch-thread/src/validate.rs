@@ -288,7 +288,7 @@ impl Checker<'_> {
         self.expect(is_known, || format!("{place}: there is no buffer {buffer}"));
         if is_known && self.has_waited == Some(false) {
             let scope = self.program.buffer(buffer).scope;
-            self.expect(!matches!(scope, Scope::Input | Scope::Output), || {
+            self.expect(!matches!(scope, Scope::Input | Scope::Output | Scope::Updated), || {
                 format!("{place}: {buffer} is accessed before grid_dependency_wait")
             });
         }

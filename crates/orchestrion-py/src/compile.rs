@@ -69,6 +69,20 @@ pub fn compile_aten(
     compiled(py, options, threads, load, progress)
 }
 
+/// The names of the inputs that kernels for a document of ATen calls update in place; `options` as of `compile`. Compiles nothing, and needs
+/// no GPU.
+#[pyfunction]
+pub fn updated_inputs(
+    py: Python<'_>,
+    document: Vec<u8>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Vec<String>> {
+    let Settings { options, .. } = Settings::of(options)?;
+    let planned = py.detach(|| Model::from_aten(&document, &options)?.plan(&options));
+    let planned = planned.map_err(|error| errors::exception(py, error))?;
+    Ok(planned.updated_inputs().into_iter().map(str::to_owned).collect())
+}
+
 fn compiled(
     py: Python<'_>,
     mut options: Options,

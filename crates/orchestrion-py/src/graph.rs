@@ -21,7 +21,7 @@ pub struct PyGraph {
     executable: Py<PyExecutable>,
     inputs: Vec<Input>,
     outputs: Vec<Output>,
-    copies: Vec<Port>,
+    changes: Vec<Change>,
     /// The output that says whether all indices were in range.
     index_check: Option<Port>,
 }
@@ -45,6 +45,15 @@ enum Output {
     Made { port: Port, order: Option<Vec<usize>> },
 }
 
+/// A new value of one of the graph's tensors.
+struct Change {
+    /// What it is where it is made in memory of its own: the caller copies it then.
+    port: Port,
+    order: Option<Vec<usize>>,
+    /// The executable's input that is updated in place, if it is.
+    input: Option<usize>,
+}
+
 /// Shape, strides, element type and order of dimensions of an output in memory of its own.
 type MadeSpec = (Vec<usize>, Vec<usize>, String, Option<Vec<usize>>);
 /// Number of an input, and shape, strides and offset in it.
@@ -60,21 +69,22 @@ enum OutputSpec {
 #[pymethods]
 impl PyGraph {
     /// `inputs` has, per input of the executable, the number of the graph's tensor and the order of dimensions in which it is read;
-    /// `outputs` says how each of the graph's outputs is made. The executable's outputs are those that are made, in order, then
-    /// `copies` tensors that the caller copies into inputs, then the check of indices if `checks_indices`.
+    /// `outputs` says how each of the graph's outputs is made, `changes` how each new value of one of its tensors is where that is not
+    /// updated in place. The executable's outputs are those that are made, in order, then the new values, then the check of indices if
+    /// `checks_indices`.
     #[new]
     fn new(
         py: Python<'_>,
         executable: Py<PyExecutable>,
         inputs: Vec<(usize, Option<Vec<usize>>)>,
         outputs: Vec<Option<OutputSpec>>,
-        copies: usize,
+        changes: Vec<MadeSpec>,
         checks_indices: bool,
     ) -> PyResult<Self> {
         let ports = executable.get().ports();
         let expected = (ports.inputs.len(), ports.outputs.len());
         let made = outputs.iter().filter(|output| matches!(output, Some(OutputSpec::Made(_)))).count();
-        let given = (inputs.len(), made + copies + usize::from(checks_indices));
+        let given = (inputs.len(), made + changes.len() + usize::from(checks_indices));
         if given != expected {
             let text = format!("inputs and outputs are {expected:?}, {given:?} are described");
             return Err(errors::exception(py, Error::Internal(text)));
@@ -94,31 +104,40 @@ impl PyGraph {
                     offset,
                     is_whole,
                 },
-                Some(OutputSpec::Made((shape, strides, dtype, order))) => {
-                    let unknown = || errors::usage(py, &format!("there is no type `{dtype}`"));
-                    let dtype = DType::from_name(&dtype).ok_or_else(unknown)?;
-                    let shape = PyTuple::new(py, shape)?.unbind();
-                    let strides = PyTuple::new(py, strides)?.unbind();
-                    Output::Made { port: Port { name: "output".to_owned(), dtype, shape, strides }, order }
+                Some(OutputSpec::Made(made)) => {
+                    let (port, order) = made_port(py, made)?;
+                    Output::Made { port, order }
                 }
             })
         });
-        let copied = ports.outputs[made..made + copies].iter().map(|port| port.clone_ref(py));
-        let index_check = ports.outputs[made + copies..].first().map(|port| port.clone_ref(py));
+        let index_check = ports.outputs[made + changes.len()..].first().map(|port| port.clone_ref(py));
+        let updates = &executable.get().inner().manifest().updates;
+        let changes = changes.into_iter().enumerate().map(|(number, made_apart)| {
+            let update = updates.iter().find(|update| update.output == made + number);
+            let (port, order) = made_port(py, made_apart)?;
+            Ok(Change { port, order, input: update.map(|update| update.input) })
+        });
+        let changes = changes.collect::<PyResult<_>>()?;
         Ok(Self {
             inputs: inputs.collect(),
             outputs: outputs.collect::<PyResult<_>>()?,
-            copies: copied.collect(),
+            changes,
             index_check,
             executable,
         })
     }
 
-    /// Runs on the graph's tensors: its outputs, and the tensors that are to be copied into inputs.
+    /// How many changes can be made in place.
+    #[getter]
+    fn in_place(&self) -> usize {
+        self.changes.iter().filter(|change| change.input.is_some()).count()
+    }
+
+    /// Runs on the graph's tensors: its outputs, and per change the tensor that is to be copied, or `None` if the change was made in place.
     fn run<'py>(
         &self,
         tensors: &Bound<'py, PyList>,
-    ) -> PyResult<(Bound<'py, PyList>, Vec<Bound<'py, PyAny>>)> {
+    ) -> PyResult<(Bound<'py, PyList>, Vec<Option<Bound<'py, PyAny>>>)> {
         let py = tensors.py();
         let objects: Vec<Bound<'py, PyAny>> = tensors.iter().collect();
         let executable = self.executable.get().inner();
@@ -138,7 +157,7 @@ impl PyGraph {
                     let arguments = (shape.bind(py), strides.bind(py), start + offset);
                     results.append(source.call_method1(intern!(py, "as_strided"), arguments)?)?;
                 }
-                Output::Made { .. } => results.append(made.next())?,
+                Output::Made { .. } => results.append(made.next().flatten())?,
             }
         }
         Ok((results, made.collect()))
@@ -146,12 +165,13 @@ impl PyGraph {
 }
 
 impl PyGraph {
-    /// The tensors that the executable makes for outputs and copies, in the memory of the process.
+    /// The tensors that the executable makes for outputs and changes, in the memory of the process; `None` for changes in place. A tensor
+    /// is not changed in place if another one of the call has some of its memory.
     fn run_on_host<'py>(
         &self,
         py: Python<'py>,
         objects: &[Bound<'py, PyAny>],
-    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         let inputs: Vec<Given<'py>> = (self.inputs.iter())
             .map(|input| {
                 let given = Given::traced(input.among(py, objects)?, &input.port, "input")?;
@@ -162,21 +182,35 @@ impl PyGraph {
         let orders: Vec<Option<Order>> = (inputs.iter().zip(&self.inputs))
             .map(|(given, input)| Some(Order::of(given, input.order.as_ref()?)))
             .collect();
-        let views: Vec<TensorView<'_>> = (inputs.iter().zip(&orders))
-            .map(|(given, order)| given.view_in(order.as_ref()))
+        let updated: Vec<Option<usize>> = (self.changes.iter())
+            .map(|change| change.input.filter(|&input| is_apart(&inputs, &orders, input)))
+            .collect();
+        let views: Vec<Option<TensorView<'_>>> = (inputs.iter().zip(&orders).enumerate())
+            .map(|(number, (given, order))| match updated.contains(&Some(number)) {
+                true => Ok(None),
+                false => given.view_in(order.as_ref()).map(Some),
+            })
             .collect::<PyResult<_>>()?;
+        let first = self.made().count() - self.changes.len();
+        let input_of = |number: usize| number.checked_sub(first).and_then(|change| updated[change]);
         let mut made: Vec<(Bound<'py, PyAny>, Given<'py>, Option<Order>)> = Vec::new();
-        for (port, order) in self.made() {
+        for (_, (port, order)) in self.made().enumerate().filter(|(number, _)| input_of(*number).is_none()) {
             let object = port.empty(py, None)?;
             let given = Given::traced(&object, port, "output")?;
             let order = order.map(|order| Order::of(&given, order));
             made.push((object, given, order));
         }
         let mut in_range = [1];
-        let mut targets: Vec<TensorViewMut<'_>> = (made.iter_mut())
-            .map(|(_, given, order)| {
-                // SAFETY: the memory is new, and each tensor has its own.
-                unsafe { given.view_mut_in(order.as_ref()) }
+        let mut new = made.iter();
+        let mut targets: Vec<TensorViewMut<'_>> = (0..first + self.changes.len())
+            .map(|number| match input_of(number) {
+                // SAFETY: no other view reaches the memory, as `is_apart` says; the input itself has none.
+                Some(input) => unsafe { inputs[input].view_mut_in(orders[input].as_ref()) },
+                None => {
+                    let (_, given, order) = new.next().expect("made above");
+                    // SAFETY: the memory is new, and each tensor has its own.
+                    unsafe { given.view_mut_in(order.as_ref()) }
+                }
             })
             .collect::<PyResult<_>>()?;
         if self.index_check.is_some() {
@@ -184,13 +218,18 @@ impl PyGraph {
             targets.push(target.map_err(|error| errors::input(py, &error.to_string()))?);
         }
         let executable = self.executable.get().inner();
-        py.detach(|| executable.run_views(&views, &mut targets))
-            .map_err(|error| errors::exception(py, error))?;
+        let run = || match views.iter().copied().collect::<Option<Vec<_>>>() {
+            Some(views) => executable.run_views(&views, &mut targets),
+            None => executable.run_in_place(&views, &mut targets),
+        };
+        py.detach(run).map_err(|error| errors::exception(py, error))?;
         drop(targets);
         if in_range == [0] {
             return Err(pyo3::exceptions::PyIndexError::new_err(OUT_OF_RANGE));
         }
-        Ok(made.into_iter().map(|(object, _, _)| object).collect())
+        let mut made = made.into_iter().map(|(object, _, _)| object);
+        let result = |number| if input_of(number).is_some() { None } else { made.next() };
+        Ok((0..first + self.changes.len()).map(result).collect())
     }
 
     /// The same, on a GPU: nothing is waited for. As PyTorch's own kernels do, an index out of range stops the GPU's program, which a later
@@ -200,7 +239,7 @@ impl PyGraph {
         py: Python<'py>,
         place: OnGpu<'_>,
         objects: &[Bound<'py, PyAny>],
-    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         static ASSERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let ordinal = place.gpu.device().info().ordinal;
         let mut inputs: Vec<RunTensor<'_, 'py>> = (self.inputs.iter())
@@ -210,8 +249,23 @@ impl PyGraph {
                 device::input(object, given, &input.port, input.order.as_deref(), ordinal)
             })
             .collect::<PyResult<_>>()?;
-        let made: Vec<RunTensor<'_, 'py>> = (self.made())
-            .map(|(port, order)| device::new_output(py, port, order, ordinal))
+        let first = self.made().count() - self.changes.len();
+        // The caller's tensors that are updated in place: those that are given to the run as they are.
+        let updated: Vec<Option<&Bound<'py, PyAny>>> = (self.changes.iter())
+            .map(|change| {
+                let input = &self.inputs[change.input?];
+                let object = objects.get(input.position)?;
+                change.input.filter(|&number| inputs[number].object.is(object)).map(|_| object)
+            })
+            .collect();
+        let object_of = |number: usize| number.checked_sub(first).and_then(|change| updated[change]);
+        let made: Vec<RunTensor<'_, 'py>> = (self.made().enumerate())
+            .map(|(number, (port, order))| match object_of(number) {
+                Some(object) => {
+                    device::input(object, Given::traced(object, port, "input")?, port, order, ordinal)
+                }
+                None => device::new_output(py, port, order, ordinal),
+            })
             .collect::<PyResult<_>>()?;
         // What the run writes: the tensors that are made, or row-major ones in the place of those with gaps.
         let ports = &self.executable.get().ports().outputs;
@@ -234,17 +288,45 @@ impl PyGraph {
         if let Some(check) = check {
             ASSERT.import(py, "torch", "_assert_async")?.call1((&check.object, OUT_OF_RANGE))?;
         }
-        Ok(made.into_iter().map(|made| made.object).collect())
+        let result = |(number, made): (usize, RunTensor<'_, 'py>)| match object_of(number) {
+            Some(_) => None,
+            None => Some(made.object),
+        };
+        Ok(made.into_iter().enumerate().map(result).collect())
     }
 
-    /// What the executable makes: outputs, with the order of dimensions in which it has them, then copies.
+    /// What the executable makes: outputs, with the order of dimensions in which it has them, then new values of tensors.
     fn made(&self) -> impl Iterator<Item = (&Port, Option<&[usize]>)> {
         let outputs = self.outputs.iter().filter_map(|output| match output {
             Output::Made { port, order } => Some((port, order.as_deref())),
             Output::None | Output::Alias { .. } => None,
         });
-        outputs.chain(self.copies.iter().map(|port| (port, None)))
+        outputs.chain(self.changes.iter().map(|change| (&change.port, change.order.as_deref())))
     }
+}
+
+/// The port of a tensor in memory of its own, and the order of its dimensions in which the executable has it.
+fn made_port(
+    py: Python<'_>,
+    (shape, strides, dtype, order): MadeSpec,
+) -> PyResult<(Port, Option<Vec<usize>>)> {
+    let unknown = || errors::usage(py, &format!("there is no type `{dtype}`"));
+    let dtype = DType::from_name(&dtype).ok_or_else(unknown)?;
+    let (shape, strides) = (PyTuple::new(py, shape)?.unbind(), PyTuple::new(py, strides)?.unbind());
+    Ok((Port { name: "output".to_owned(), dtype, shape, strides }, order))
+}
+
+/// True if an input lies without gaps, and no other one has any of its memory.
+fn is_apart(inputs: &[Given<'_>], orders: &[Option<Order>], input: usize) -> bool {
+    let is_dense = match &orders[input] {
+        Some(order) => order.is_row_major(),
+        None => inputs[input].is_row_major(),
+    };
+    let Some(mine) = inputs[input].extent().filter(|_| is_dense) else { return false };
+    let others = inputs.iter().enumerate().filter(|(number, _)| *number != input);
+    others.into_iter().all(|(_, other)| {
+        other.extent().is_some_and(|other| other.end <= mine.start || mine.end <= other.start)
+    })
 }
 
 impl Input {

@@ -28,7 +28,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::compile::{compile, compile_aten, declaration, load};
+    use super::compile::{compile, compile_aten, declaration, load, updated_inputs};
     #[pymodule_export]
     use super::executable::{PyContext, PyExecutable};
     #[pymodule_export]

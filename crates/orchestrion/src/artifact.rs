@@ -213,6 +213,7 @@ mod tests {
             kernel_compiler: "cc".into(),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            updates: Vec::new(),
             updatable: Vec::new(),
             arena_bytes: 0,
             kernels: Vec::new(),

@@ -18,6 +18,7 @@ use crate::plan::passes;
 use crate::plan::planned::{EndToEndTime, Planned};
 use crate::plan::signature::Signatures;
 use crate::plan::units::{UnitOptions, Units};
+use crate::plan::updates::{UpdateRule, UpdatedTensor, update_in_place, updated_tensors};
 use crate::search::cached;
 use crate::search::substitutes::add_substitutes;
 use crate::stages::StageClock;
@@ -92,7 +93,7 @@ impl Model {
         let sources = self.named(sources, info.device);
         symbols::name_objects(&mut objects, &compiled, &sources);
 
-        let Assembly { steps, arena_bytes, mut constants } = planned.assembly;
+        let Assembly { steps, arena_bytes, mut constants, updates } = planned.assembly;
         let mut inputs = planned.inputs;
         let ports = inputs.split_off(inputs.len() - self.updatable.len());
         let updatable = (ports.into_iter().zip(&self.updatable))
@@ -114,6 +115,7 @@ impl Model {
             kernel_compiler: backend.compiler()?,
             inputs,
             outputs: planned.outputs,
+            updates,
             updatable,
             arena_bytes,
             kernels,
@@ -191,7 +193,8 @@ impl Model {
             known: &KnownTensors::of(&graph),
             planner: backend,
         };
-        let cache = PlanCache::of(&graph, &signatures, info, options);
+        let updates = updated_tensors(ctx, &self.updates);
+        let cache = PlanCache::of(&graph, &signatures, info, &updates, options);
         let is_tuned = info.is_tuned(options);
         let cached = if is_tuned { None } else { cache.get(&graph, &units) };
         // A record that was edited may have kernels that cannot be lowered.
@@ -208,7 +211,7 @@ impl Model {
         let mut found = match known {
             Some((plan, implementation)) => vec![Found { plan, implementation, end_to_end: None }],
             None => {
-                let found = find_plans(ctx, backend, clock, options)?;
+                let found = find_plans(ctx, backend, &updates, clock, options)?;
                 if !is_tuned {
                     found.iter().for_each(|found| cache.put(&found.plan));
                 }
@@ -224,6 +227,7 @@ impl Model {
             alternatives_us = end_to_end::ordered(known, winner);
         }
         let planned = |Found { plan, mut implementation, end_to_end }| {
+            update_in_place(&mut implementation, ctx, &updates);
             let dumps = clock.run("passes", || passes::run_on_plan(&mut implementation, options))?;
             if let Some(dump) = &options.dump_after {
                 dumps.iter().for_each(|(kernel, text)| (dump.receive)(kernel, text));
@@ -277,15 +281,19 @@ impl Found {
 fn find_plans(
     ctx: PlanContext<'_>,
     backend: &dyn Backend,
+    updates: &[UpdatedTensor],
     clock: &mut StageClock<'_>,
     options: &Options,
 ) -> Result<Vec<Found>, Error> {
     let mut candidates = clock.run("candidates", || candidates(ctx, options))?;
+    let rule = UpdateRule::of(ctx, updates, &candidates.columns);
+    rule.keep_allowed(ctx, &mut candidates.columns);
     // The choice by modelled costs among kernels of templates and host routines.
     let mut plain_choice = clock.run("choose", || modelled(ctx, &candidates.columns))?;
     if options.superoptimize && options.fuse {
         let chosen = &plain_choice.columns;
         clock.run("superoptimize", || add_substitutes(&mut candidates, ctx, chosen, options))?;
+        rule.keep_allowed(ctx, &mut candidates.columns);
     }
     'again: loop {
         let columns = &candidates.columns;
@@ -479,7 +487,7 @@ mod tests {
             ..Options::default()
         };
         with_context(LORA, &options, |ctx, backend| {
-            let found = find_plans(ctx, backend, &mut StageClock::new(&options), &options).unwrap();
+            let found = find_plans(ctx, backend, &[], &mut StageClock::new(&options), &options).unwrap();
             let names = |implementation: &Implementation| -> Vec<String> {
                 implementation.kernels.iter().map(|kernel| kernel.name.clone()).collect()
             };

@@ -73,12 +73,54 @@ pub fn check(parts: Parts<'_>) -> Result<(), String> {
             return Err(format!("no step writes output `{}`", message::name(&port.name)));
         }
     }
+    check_updates(manifest)?;
     for UpdatableInfo { port, constant } in &manifest.updatable {
         if parts.constants.get(*constant).map(Bytes::len) != Some(port_bytes(port)?) {
             return Err(format!("the updatable constant `{}` has no value", message::name(&port.name)));
         }
     }
     manifest.inputs.iter().try_for_each(|port| port_bytes(port).map(drop))
+}
+
+/// Outputs that are updated in place have the types of their inputs, none of which has two; the first step that names one copies the old
+/// value, a single one writes it then, and no step after that reads the old one.
+fn check_updates(manifest: &Manifest) -> Result<(), String> {
+    for (number, update) in manifest.updates.iter().enumerate() {
+        let (Some(output), Some(input)) =
+            (manifest.outputs.get(update.output), manifest.inputs.get(update.input))
+        else {
+            return Err("updates what it does not have".to_owned());
+        };
+        let refuse = |what: &str| Err(format!("the updated output `{}` {what}", message::name(&output.name)));
+        if (&output.dtype, &output.shape) != (&input.dtype, &input.shape) {
+            return refuse("is not of its input's type");
+        }
+        let earlier = &manifest.updates[..number];
+        if earlier.iter().any(|other| other.output == update.output || other.input == update.input) {
+            return refuse("is not the only one of its input");
+        }
+        let [new, old] = [SlotMemory::Output(update.output), SlotMemory::Input(update.input)];
+        let is_copy = |step: &StepInfo| {
+            step.action == ActionInfo::Copy && step.slots.iter().map(|slot| slot.memory).eq([old, new])
+        };
+        let names = |step: &StepInfo, memory, written: Option<bool>| {
+            let is_it = |slot: &Slot| slot.memory == memory && written.is_none_or(|it| it == slot.written);
+            step.slots.iter().any(is_it)
+        };
+        let Some(first) = manifest.steps.iter().position(|step| names(step, new, None)) else {
+            return refuse("is never written");
+        };
+        let mut writers =
+            (first + 1..manifest.steps.len()).filter(|&step| names(&manifest.steps[step], new, Some(true)));
+        let (Some(writer), None) = (writers.next(), writers.next()) else {
+            return refuse("is not written once");
+        };
+        let mut later = manifest.steps[writer + 1..].iter();
+        if !is_copy(&manifest.steps[first]) || later.any(|step| names(step, old, None)) {
+            return refuse("is written before its input was read");
+        }
+    }
+    Ok(())
 }
 
 /// True for `sm_` and a compute capability, and for `compute_` and one: GPUs that have no table have such names, too.

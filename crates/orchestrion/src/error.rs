@@ -67,6 +67,7 @@ impl From<RunError> for Error {
             }
             RunError::Count { .. }
             | RunError::Size { .. }
+            | RunError::NotUpdated { .. }
             | RunError::Captured { .. }
             | RunError::CapturedInput { .. } => Self::Input(error.to_string()),
         }

@@ -30,6 +30,9 @@ pub struct Manifest {
     pub inputs: Vec<Port>,
     /// What the caller gets, in order.
     pub outputs: Vec<Port>,
+    /// Outputs that are updated in place where the caller gives an input's memory for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub updates: Vec<Update>,
     /// Constants that the caller may replace: the program's inputs behind `inputs`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updatable: Vec<UpdatableInfo>,
@@ -99,6 +102,15 @@ pub struct Port {
     pub dtype: String,
     /// Shape.
     pub shape: Vec<usize>,
+}
+
+/// An output that is the new value of an input, of the same type and shape. With memory of its own it is first made a copy of that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Update {
+    /// Number of the output.
+    pub output: usize,
+    /// Number of the input.
+    pub input: usize,
 }
 
 /// A constant that the caller may replace.

@@ -1,6 +1,6 @@
 //! A model: an ONNX file, or a document of ATen calls, as a primitive graph.
 
-use crate::manifest::{Manifest, ModelInfo};
+use crate::manifest::{Manifest, ModelInfo, Update};
 use crate::updatable::{UpdatableConstant, take_updatable};
 use crate::{Error, Options, Precision};
 use bytes::Bytes;
@@ -20,6 +20,8 @@ pub struct Model {
     pub graph: PrimGraph,
     /// Constants that can be replaced after compiling.
     pub updatable: Vec<UpdatableConstant>,
+    /// Outputs that are new values of inputs, by their positions in the graph: kernels update these in place where that is right.
+    pub updates: Vec<Update>,
 }
 
 impl Model {
@@ -102,7 +104,14 @@ impl Model {
         })?;
         let info =
             ModelInfo { name: imported.graph.name.clone(), path: path.to_owned(), digest: digest(bytes) };
-        Self::from_operators(&imported.graph, info, options)
+        let model = Self::from_operators(&imported.graph, info, options)?;
+        // Inputs whose values are fixed are no inputs of the graph.
+        let position = |name: &str| model.graph.inputs.iter().position(|(input, _)| input == name);
+        let update = |update: orch_aten::NamedUpdate| {
+            position(&update.input).map(|input| Update { output: update.output, input })
+        };
+        let updates = imported.updates().into_iter().filter_map(update).collect();
+        Ok(Self { updates, ..model })
     }
 
     fn import(bytes: Bytes, path: &str, import: &ImportOptions, options: &Options) -> Result<Self, Error> {
@@ -126,13 +135,13 @@ impl Model {
         let fission_options =
             FissionOptions { fixed_inputs: options.fixed_inputs.clone(), ..FissionOptions::default() };
         let graph = fission(operators, &fission_options).map_err(fission_error)?;
-        Ok(Self { info, operators: operators.nodes.len(), graph, updatable: Vec::new() })
+        Ok(Self { info, operators: operators.nodes.len(), graph, updatable: Vec::new(), updates: Vec::new() })
     }
 
     /// A model that is a graph of primitives already.
     pub fn from_graph(graph: PrimGraph) -> Self {
         let info = ModelInfo { name: graph.name.clone(), ..ModelInfo::default() };
-        Self { info, operators: 0, graph, updatable: Vec::new() }
+        Self { info, operators: 0, graph, updatable: Vec::new(), updates: Vec::new() }
     }
 
     /// The model with the operands of contractions rounded to what `precision` multiplies: how far that is from f32 tells

@@ -262,6 +262,7 @@ def compiled_graph(
         if not unsupported and _is_writable(gm):
             unit = Unit(gm, native, frozen, work.watch)
             entry.compiled, entry.partitions = len(calls), 1
+            entry.changed, entry.in_place = unit.changed, unit.in_place
             return unit
         for node in unsupported:
             count, line = entry.eager.get(target_name(node), (0, source_line(node)))

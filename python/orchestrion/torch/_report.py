@@ -21,6 +21,10 @@ class GraphReport:
     """Partitions that are compiled; 1 if the whole graph is."""
     eager: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Calls that stay with eager: the target, how often, and a line of the program that makes it."""
+    changed: int = 0
+    """Inputs that compiled partitions change."""
+    in_place: int = 0
+    """Those of them that kernels update where they are; the others are computed whole and copied."""
     seconds: float = 0.0
     """How long compilation took, in seconds."""
     reason: str | None = None
@@ -35,6 +39,8 @@ class GraphReport:
         lines = [
             f"{self.kind}: {self.compiled} of {self.calls} calls compiled in {self.partitions} partition(s), {self.seconds:.2f} s"
         ]
+        if self.changed:
+            lines.append(f"  {self.in_place} of {self.changed} changed inputs updated in place")
         if self.reason:
             lines.append(f"  runs eagerly: {self.reason}")
         lines += [f"  eager: {line}" for line in self.eager_lines()]

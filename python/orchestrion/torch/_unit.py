@@ -67,6 +67,8 @@ class Unit:
         self._repeated = outputs.repeated
         #: Inputs that each call changes.
         self._mutations = [row["input"] for row in doc["mutations"]]
+        first = len(outputs.kept) - len(self._mutations)
+        changes = [_change(doc, outputs.kept, first + number, inputs[position], orders[position]) for number, position in enumerate(self._mutations)]
         fixed = fixed or {}
         given = [(number, order) for number, (name, order) in enumerate(zip(plain, orders)) if name not in fixed]
         entered = {
@@ -74,7 +76,6 @@ class Unit:
             for row, name, order in zip(doc["inputs"], plain, orders)
             if name in fixed
         }
-        first = len(outputs.kept) - len(self._mutations)
         doc["outputs"] = outputs.kept
         doc["mutations"] = [
             {"output": first + number, "input": position} for number, position in enumerate(self._mutations)
@@ -84,7 +85,10 @@ class Unit:
         #: Keeps the executable for other units of the same graph.
         self._held = _compiled(self.document, dict(options), entered, watch)
         checks_indices = doc.get("index_check") is not None
-        self._run = _native.Graph(self._held.native, given, outputs.plan, len(self._mutations), checks_indices).run
+        graph = _native.Graph(self._held.native, given, outputs.plan, changes, checks_indices)
+        self._run = graph.run
+        #: Inputs that each call changes, and those of them that kernels update where they are.
+        self.changed, self.in_place = len(changes), graph.in_place
 
     def __call__(self, tensors: list[Any]) -> list[Any]:
         """Runs on the graph's inputs, in order."""
@@ -95,10 +99,27 @@ class Unit:
         for position, (shape, strides) in self._repeated.items():
             results[position] = results[position].as_strided(shape, strides)
         if copies:
-            with torch.no_grad():
-                for position, copy in zip(self._mutations, copies, strict=True):
-                    tensors[position].copy_(copy)
+            self._finish(tensors, copies)
         return results
+
+    def _finish(self, tensors: list[Any], copies: list[Any]) -> None:
+        """Copies what was not changed in place, and tells autograd of what was."""
+        with torch.no_grad():
+            for position, copy in zip(self._mutations, copies, strict=True):
+                if copy is not None:
+                    tensors[position].copy_(copy)
+                elif not tensors[position].is_inference():
+                    torch.autograd.graph.increment_version(tensors[position])
+
+
+def _change(doc: dict[str, Any], kept: list[Any], number: int, value: torch.Tensor, order: list[int] | None) -> _Made:
+    """How the new value of an input is made where the input is not changed in place: in the order of dimensions in which that lies."""
+    shape = list(map(int, value.shape))
+    dtype = DTYPES[value.dtype]
+    if order is None:
+        return shape, _row_major(shape), dtype, None
+    kept[number] = _leave_dense(doc, kept[number], shape, dtype, order, number)
+    return shape, list(map(int, value.stride())), dtype, order
 
 
 def dense_order(shape: Sequence[int], strides: Sequence[int]) -> list[int] | None:

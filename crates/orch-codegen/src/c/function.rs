@@ -93,6 +93,7 @@ impl FunctionEmitter<'_> {
                 let scope = match buffer.scope {
                     Scope::Input | Scope::Constant => "reads",
                     Scope::Output => "writes",
+                    Scope::Updated => "updates",
                     Scope::Shared | Scope::ReusedShared | Scope::Scratch => "scratch",
                 };
                 format!("{scope} {name}: {} x {}", buffer.elems, buffer.dtype)

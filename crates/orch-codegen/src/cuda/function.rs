@@ -92,7 +92,9 @@ impl Emitter<'_> {
     pub(super) fn wait_for_inputs(&mut self) {
         self.line("o_grid_dependency_wait();");
         let inputs = self.program.buffers.iter().zip(&self.buffers);
-        let inputs = inputs.filter(|(buffer, _)| buffer.scope == Scope::Input).map(|(_, name)| name.clone());
+        let inputs = inputs
+            .filter(|(buffer, _)| matches!(buffer.scope, Scope::Input | Scope::Updated))
+            .map(|(_, name)| name.clone());
         for name in inputs.collect::<Vec<String>>() {
             self.line(&format!("{name} = o_after_grid_wait({name});"));
         }
@@ -121,6 +123,7 @@ impl Emitter<'_> {
                 let scope = match buffer.scope {
                     Scope::Input | Scope::Constant => "reads",
                     Scope::Output => "writes",
+                    Scope::Updated => "updates",
                     Scope::Shared | Scope::ReusedShared => "shares",
                     Scope::Scratch => "keeps",
                 };
@@ -138,7 +141,7 @@ impl Emitter<'_> {
         for (number, buffer) in self.program.buffers.iter().enumerate() {
             let (name, element) = (self.buffers[number].clone(), element_name(buffer.dtype));
             match buffer.scope {
-                Scope::Input | Scope::Constant | Scope::Output => {}
+                Scope::Input | Scope::Constant | Scope::Output | Scope::Updated => {}
                 Scope::Shared | Scope::ReusedShared => {
                     let at = places[number].expect("shared buffers have places");
                     self.line(&format!("{element} *const {name} = ({element} *)(shared_memory + {at});"));

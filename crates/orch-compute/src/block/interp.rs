@@ -4,7 +4,7 @@
 //! Tensors are logical here: layouts do not matter. Float sums and products accumulate in `f64` and are rounded
 //! once, so results are at least as accurate as any order of summation.
 
-use crate::block::{BlockProgram, Stage};
+use crate::block::{ArgRole, BlockProgram, Stage};
 use crate::expr::scalar::{self, Number};
 use crate::expr::{ArgId, Const, Expr, ExprId, StageId, VarId};
 use orch_ir::{DType, ReduceOp, Tensor};
@@ -45,7 +45,7 @@ pub enum BlockError {
     Undefined(String),
 }
 
-/// The values of a program's outputs, in order of its arguments. `values` has an entry for each argument; those of
+/// The values of a program's outputs and updated arguments, in order of its arguments. `values` has an entry for each argument; those of
 /// outputs are not looked at.
 ///
 /// # Errors
@@ -79,9 +79,10 @@ impl<'a> BlockInterpreter<'a> {
         let mut inputs = Vec::new();
         let mut outputs = Vec::new();
         for (number, arg) in program.args.iter().enumerate() {
-            if arg.role == crate::block::ArgRole::Output {
+            let stored = arg.role.is_stored().then(|| vec![None; arg.shape.elems()]);
+            outputs.push(stored);
+            if arg.role == ArgRole::Output {
                 inputs.push(None);
-                outputs.push(Some(vec![None; arg.shape.elems()]));
                 continue;
             }
             let value = values.get(number).and_then(Option::as_ref);
@@ -89,15 +90,17 @@ impl<'a> BlockInterpreter<'a> {
                 .filter(|value| value.dtype() == arg.dtype && *value.shape() == arg.shape)
                 .ok_or(BlockError::BadArgument(ArgId::new(number)))?;
             inputs.push(Some(numbers(value)));
-            outputs.push(None);
         }
         Ok(Self { program, inputs, outputs, stages: Vec::new(), point: FxHashMap::default() })
     }
 
     fn finish(self) -> Result<Vec<Tensor>, BlockError> {
         let mut tensors = Vec::new();
-        for (number, stored) in self.outputs.into_iter().enumerate() {
-            let Some(stored) = stored else { continue };
+        for (number, (stored, before)) in self.outputs.into_iter().zip(self.inputs).enumerate() {
+            let Some(mut stored) = stored else { continue };
+            if let Some(before) = before {
+                stored.iter_mut().zip(before).for_each(|(value, before)| *value = value.or(Some(before)));
+            }
             let missing = stored.iter().filter(|value| value.is_none()).count();
             if missing > 0 {
                 return Err(BlockError::NotStored { arg: ArgId::new(number), missing });

@@ -20,6 +20,7 @@ impl fmt::Display for BlockProgram {
                 ArgRole::Input => "input",
                 ArgRole::Constant => "constant",
                 ArgRole::Output => "output",
+                ArgRole::Updated => "updated",
             };
             write!(f, "  a{number}: {}{} {role} {}", arg.dtype, arg.shape, arg.tensor)?;
             if !arg.layout.is_row_major() {

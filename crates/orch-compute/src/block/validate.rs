@@ -6,10 +6,13 @@
 //! 4. reads have one index per dimension; indices are `i64`, guards `bool`, bodies of the stored type;
 //! 5. arg-reductions reduce one axis; a dot product's body is the product of its factors;
 //! 6. each output has one store, whose index maps its domain one to one onto the output: derived from the index
-//!    map's mixed-radix form, or by enumeration where there are few elements.
+//!    map's mixed-radix form, or by enumeration where there are few elements;
+//! 7. an updated argument has one store, too, which may have one place within an extent for all points; elements are read at its index
+//!    and over its domain alone, by itself and by stores before it.
 
 use crate::block::{ArgRole, BlockProgram, ReduceKind, Stage};
-use crate::expr::{Expr, ExprId, Type, VarId};
+use crate::expr::{ArgId, Expr, ExprId, Type, VarId};
+use crate::simplify::Simplifier;
 use orch_ir::{BinaryFn, DType, ReduceOp};
 use std::collections::BTreeSet;
 
@@ -18,10 +21,11 @@ const MAX_ENUMERATED_ELEMS: usize = 1 << 16;
 
 /// All violations, as text; empty for a valid program.
 pub fn validate_block(program: &BlockProgram) -> Vec<String> {
-    let mut checker = Checker { program, domains: Vec::new(), problems: Vec::new() };
+    let mut checker = Checker { program, position: 0, domains: Vec::new(), problems: Vec::new() };
     let mut stored = BTreeSet::new();
     for (position, stage) in program.stages.iter().enumerate() {
         let what = format!("stage {position}");
+        checker.position = position;
         match stage {
             Stage::Reduce { stage, op, domain, reduced, body, kind } => {
                 checker.expect(stage.index() == checker.domains.len(), || format!("{what} is out of order"));
@@ -43,8 +47,7 @@ pub fn validate_block(program: &BlockProgram) -> Vec<String> {
     }
     for (number, arg) in program.args.iter().enumerate() {
         let is_stored = stored.iter().any(|id| id.index() == number);
-        checker
-            .expect(is_stored == (arg.role == ArgRole::Output), || format!("a{number} is not stored once"));
+        checker.expect(is_stored == arg.role.is_stored(), || format!("a{number} is not stored once"));
         let layout = arg.layout.order().len();
         checker.expect(layout == arg.shape.rank(), || format!("a{number} has a layout of rank {layout}"));
     }
@@ -53,6 +56,8 @@ pub fn validate_block(program: &BlockProgram) -> Vec<String> {
 
 struct Checker<'a> {
     program: &'a BlockProgram,
+    /// The stage that is checked.
+    position: usize,
     /// Domains of the reducing stages so far.
     domains: Vec<Vec<VarId>>,
     problems: Vec<String>,
@@ -100,9 +105,12 @@ impl Checker<'_> {
                 Expr::Read { arg, index, guard } => {
                     let known = program.args.get(arg.index());
                     let fits = known.is_some_and(|known| {
-                        known.role != ArgRole::Output
-                            && known.shape.rank() == index.len()
-                            && known.dtype == exprs.dtype(id)
+                        let is_readable = match known.role {
+                            ArgRole::Input | ArgRole::Constant => true,
+                            ArgRole::Output => false,
+                            ArgRole::Updated => self.is_before_store(*arg, index, scope),
+                        };
+                        is_readable && known.shape.rank() == index.len() && known.dtype == exprs.dtype(id)
                     });
                     let typed = index.iter().all(|&component| exprs.ty(component) == Type::INDEX)
                         && guard.is_none_or(|guard| exprs.ty(guard) == Type::scalar(DType::Bool));
@@ -123,12 +131,40 @@ impl Checker<'_> {
 
     fn store(&mut self, what: &str, arg: usize, index: &[ExprId], domain: &[VarId], body: ExprId) {
         let Some(output) = self.program.args.get(arg) else { return };
-        let fits = output.role == ArgRole::Output
+        let fits = output.role.is_stored()
             && output.dtype == self.program.exprs.dtype(body)
             && output.shape.rank() == index.len();
         self.expect(fits, || format!("{what}: the store does not fit a{arg}"));
-        let is_bijection = fits && self.is_bijection(index, domain, &output.shape);
+        let (index, shape) = match output.role {
+            ArgRole::Updated if fits => self.without_places(index, domain, &output.shape),
+            _ => (index.to_vec(), output.shape.to_vec()),
+        };
+        let is_bijection = fits && self.is_bijection(&index, domain, &shape);
         self.expect(is_bijection, || format!("{what}: not every element of a{arg} is stored exactly once"));
+    }
+
+    /// The components of an index, and their extents, that are not one place within the extent for all points.
+    fn without_places(
+        &self,
+        index: &[ExprId],
+        domain: &[VarId],
+        shape: &[usize],
+    ) -> (Vec<ExprId>, Vec<usize>) {
+        let mut exprs = self.program.exprs.clone();
+        let mut simplifier = Simplifier::new();
+        let mut is_place = |component: ExprId, extent: usize| {
+            let vars = exprs.free_vars(component);
+            !domain.iter().any(|axis| vars.contains(axis))
+                && simplifier.range(&mut exprs, component).is_within(0, extent as i64 - 1)
+        };
+        let components = index.iter().copied().zip(shape.iter().copied());
+        components.filter(|&(component, extent)| !is_place(component, extent)).unzip()
+    }
+
+    /// True if a read is of an element that no store has changed: of the argument's store, in its domain.
+    fn is_before_store(&self, arg: ArgId, index: &[ExprId], scope: &[VarId]) -> bool {
+        let is_store = |stage: &Stage| matches!(stage, Stage::Store { arg: other, index: place, domain, .. } if *other == arg && place == index && domain == scope);
+        self.program.stages.get(self.position..).is_some_and(|rest| rest.iter().any(is_store))
     }
 
     fn is_bijection(&self, index: &[ExprId], domain: &[VarId], shape: &[usize]) -> bool {

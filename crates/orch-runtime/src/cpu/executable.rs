@@ -8,7 +8,9 @@ use super::aligned::{ALIGN_BYTES, AlignedBuffer};
 use super::launch::{Action, Launch, Program, scratch_bytes};
 use super::memory::{Memory, PointerTable, Scratch};
 use super::pool::{LoopCall, Pool};
-use crate::program::{Base, BufferRef, HostStep, ProgramError, RunError, StepProfile, check_sizes};
+use crate::program::{
+    Base, BufferRef, HostStep, ProgramError, RunError, StepProfile, check_counts, check_sizes,
+};
 use crate::view::{TensorView, TensorViewMut};
 use bytes::Bytes;
 use std::ffi::c_void;
@@ -77,7 +79,19 @@ impl CpuExecutable {
         inputs: &[TensorView<'_>],
         outputs: &mut [TensorViewMut<'_>],
     ) -> Result<(), RunError> {
-        self.run_observed(inputs, outputs, &mut |_| ())
+        self.run_observed(inputs.iter().map(Some), outputs, &mut |_| ())
+    }
+
+    /// The same, where each input that is `None` has the memory of the output that updates it, in which its value is.
+    ///
+    /// # Errors
+    /// If no output updates such an input; otherwise as [`run`](Self::run).
+    pub fn run_in_place(
+        &mut self,
+        inputs: &[Option<TensorView<'_>>],
+        outputs: &mut [TensorViewMut<'_>],
+    ) -> Result<(), RunError> {
+        self.run_observed(inputs.iter().map(Option::as_ref), outputs, &mut |_| ())
     }
 
     /// Runs `runs` times (at least once) and gives the median time of each step, in order.
@@ -94,7 +108,7 @@ impl CpuExecutable {
         for _ in 0..runs.max(1) {
             // The first step's time includes the entry of the caller's tensors.
             let mut last = Instant::now();
-            self.run_observed(inputs, outputs, &mut |step| {
+            self.run_observed(inputs.iter().map(Some), outputs, &mut |step| {
                 let now = Instant::now();
                 samples[step].push(now - last);
                 last = now;
@@ -108,17 +122,39 @@ impl CpuExecutable {
     }
 
     /// Runs, and tells `after_step` the index of each step when it has ended.
-    fn run_observed(
+    fn run_observed<'a>(
         &mut self,
-        inputs: &[TensorView<'_>],
+        inputs: impl ExactSizeIterator<Item = Option<&'a TensorView<'a>>> + Clone,
         outputs: &mut [TensorViewMut<'_>],
         after_step: &mut dyn FnMut(usize),
     ) -> Result<(), RunError> {
-        check_sizes("input", &self.program.input_bytes, inputs.iter().map(TensorView::len_bytes))?;
-        check_sizes("output", &self.program.output_bytes, outputs.iter().map(TensorViewMut::len_bytes))?;
-        self.memory.inputs.iter_mut().zip(inputs).for_each(|(tensor, input)| tensor.set_input(input));
+        let Program { input_bytes, output_bytes, updates, .. } = &*self.program;
+        let sizes = inputs.clone().zip(input_bytes);
+        check_counts("input", input_bytes.len(), inputs.len())?;
+        for (index, (input, &expected)) in sizes.enumerate() {
+            let what = "input";
+            match input.map(TensorView::len_bytes) {
+                Some(given) if given != expected => {
+                    return Err(RunError::Size { what, index, expected, given });
+                }
+                None if !updates.iter().any(|update| update.input == index) => {
+                    return Err(RunError::NotUpdated { index });
+                }
+                Some(_) | None => {}
+            }
+        }
+        check_sizes("output", output_bytes, outputs.iter().map(TensorViewMut::len_bytes))?;
+        let given = self.memory.inputs.iter_mut().zip(inputs.clone());
+        given.for_each(|(tensor, input)| input.into_iter().for_each(|input| tensor.set_input(input)));
         let outputs_in_memory = self.memory.outputs.iter_mut().zip(&mut *outputs);
         outputs_in_memory.for_each(|(tensor, output)| tensor.set_output(output));
+        for (input, _) in inputs.enumerate().filter(|(_, input)| input.is_none()) {
+            for update in updates.iter().filter(|update| update.input == input) {
+                let output = &mut self.memory.outputs[update.output];
+                output.set_updated(&mut outputs[update.output]);
+                self.memory.inputs[input].set_same(output);
+            }
+        }
         self.pointers.patch(&self.memory);
         let awake = self.pool.keep_awake();
         let result = (0..self.program.steps.len()).try_for_each(|step| {
@@ -149,8 +185,11 @@ impl CpuExecutable {
                 Ok(())
             }
             Action::Copy { from, to } => {
-                // SAFETY: both ranges lie inside their memory; `copy` allows them to be equal.
-                unsafe { self.memory.address(from).copy_to(self.memory.address(to), from.len_bytes) };
+                let (from_address, to_address) = (self.memory.address(from), self.memory.address(to));
+                if from_address != to_address {
+                    // SAFETY: both ranges lie inside their memory.
+                    unsafe { from_address.copy_to(to_address, from.len_bytes) };
+                }
                 Ok(())
             }
             Action::Host(host) => {

@@ -195,8 +195,11 @@ pub(crate) fn flatten(block: &BlockProgram) -> Nest {
 
 /// Moves stores that need no reduction to the front, and replaces their values in the stages of later loops by loads of
 /// what they stored. Example: a residual sum that is both an output and the operand of a normalisation is computed
-/// once.
+/// once. The order of stores stays where one updates an argument, since those before it may read what it overwrites.
 pub(crate) fn store_early(nest: &mut Nest) {
+    if nest.program.buffers.iter().any(|buffer| buffer.scope == Scope::Updated) {
+        return;
+    }
     let results: Vec<VarId> = nest.stages.iter().filter_map(NestStage::result).collect();
     let exprs = &nest.program.exprs;
     // The sort is stable, so other stages keep their order.

@@ -5,7 +5,7 @@ use super::flat::{NestStage, StageWork};
 use super::point::{IterationPoint, Lanes};
 use orch_compute::block::Axis;
 use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
-use orch_thread::program::{LoopKind, Stmt};
+use orch_thread::program::{LoopKind, Scope, Stmt};
 
 impl NestEmitter<'_> {
     /// The stores of stages that have the same domain, in one loop nest over its inner axes.
@@ -91,8 +91,12 @@ impl NestEmitter<'_> {
         out
     }
 
-    /// One store of a value, or of a vector to consecutive elements or at a vector of offsets, under the point's mask.
+    /// One store of a value, or of a vector to consecutive elements or at a vector of offsets, under the point's mask. What would stay as
+    /// it is in an updated argument is not stored.
     pub fn store(&mut self, point: &IterationPoint, buffer: BufferId, offset: ExprId, body: ExprId) -> Stmt {
+        if let Some((condition, changed)) = self.changed(buffer, offset, body) {
+            return self.store_if(point, condition, (buffer, offset, changed));
+        }
         let value = self.nest.full_value(point, body);
         let offset = self.nest.value(point, offset);
         let offset = match *self.nest.program.exprs.get(offset) {
@@ -100,5 +104,37 @@ impl NestEmitter<'_> {
             _ => offset,
         };
         Stmt::Store { buffer, offset, value, mask: point.mask() }
+    }
+
+    /// When a store changes an element of an updated argument, and to what; `None` if it always may.
+    fn changed(&self, buffer: BufferId, offset: ExprId, body: ExprId) -> Option<(ExprId, ExprId)> {
+        if self.nest.program.buffer(buffer).scope != Scope::Updated {
+            return None;
+        }
+        let exprs = &self.nest.program.exprs;
+        let Expr::Select(condition, changed, kept) = *exprs.get(body) else { return None };
+        let is_itself = *exprs.get(kept) == Expr::Load { buffer, offset, lanes: 1, mask: None };
+        is_itself.then_some((condition, changed))
+    }
+
+    /// A store where a condition holds.
+    fn store_if(
+        &mut self,
+        point: &IterationPoint,
+        condition: ExprId,
+        (buffer, offset, body): (BufferId, ExprId, ExprId),
+    ) -> Stmt {
+        let condition = self.nest.value(point, condition);
+        let exprs = &self.nest.program.exprs;
+        let uniform = if exprs.lanes(condition) == 1 { Some(condition) } else { exprs.uniform(condition) };
+        if let Some(condition) = uniform {
+            let then = vec![self.store(point, buffer, offset, body)];
+            return Stmt::If { condition, then, otherwise: Vec::new() };
+        }
+        let mask = self.nest.program.exprs.and_guard(point.mask(), Some(condition));
+        match self.store(point, buffer, offset, body) {
+            Stmt::Store { buffer, offset, value, .. } => Stmt::Store { buffer, offset, value, mask },
+            stmt => stmt,
+        }
     }
 }

@@ -60,9 +60,9 @@ impl BufferData {
 pub(crate) struct Memory<'a> {
     program: &'a ThreadProgram,
     data: Vec<BufferData>,
-    /// Per element of an output or scratch buffer: 0, or 1 + the worker that wrote it.
+    /// Per element of a written or scratch buffer: 0, or 1 + the worker that wrote it.
     writer: Vec<Vec<u32>>,
-    /// Per element of an output buffer: 0, or 1 + the worker that read it.
+    /// Per element of a written buffer: 0, or 1 + the worker that read it.
     reader: Vec<Vec<u32>>,
     /// Per element of a shared buffer: the last write and the last read.
     shared: Vec<Vec<[Touch; 2]>>,
@@ -117,7 +117,7 @@ impl<'a> Memory<'a> {
         let expected = program.buffers.iter().filter(|b| b.scope.is_global()).count();
         let (threads, cluster) = program.cta.as_ref().map_or((1, 1), |cta| (cta.threads, cta.cluster));
         let parts = |scope: Scope| match scope {
-            Scope::Input | Scope::Constant | Scope::Output => 1,
+            Scope::Input | Scope::Constant | Scope::Output | Scope::Updated => 1,
             Scope::Shared | Scope::ReusedShared => cluster,
             Scope::Scratch => threads * cluster,
         };
@@ -141,8 +141,8 @@ impl<'a> Memory<'a> {
             let elems = |b: &Buffer| if tracked(b.scope) { b.elems * parts(b.scope) } else { 0 };
             program.buffers.iter().map(|b| vec![0; elems(b)]).collect()
         };
-        let writer = table(&|scope| matches!(scope, Scope::Output | Scope::Scratch));
-        let reader = table(&|scope| scope == Scope::Output);
+        let writer = table(&|scope| scope.is_written() || scope == Scope::Scratch);
+        let reader = table(&|scope| scope.is_written());
         let shared = (program.buffers.iter())
             .map(|b| vec![[Touch::default(); 2]; if b.scope.is_shared() { b.elems * cluster } else { 0 }])
             .collect();
@@ -172,7 +172,7 @@ impl<'a> Memory<'a> {
             match buffer.scope {
                 Scope::Scratch => self.writer[id].fill(0),
                 Scope::Shared | Scope::ReusedShared => self.shared[id].fill([Touch::default(); 2]),
-                Scope::Input | Scope::Constant | Scope::Output => {}
+                Scope::Input | Scope::Constant | Scope::Output | Scope::Updated => {}
             }
         }
     }
@@ -352,7 +352,10 @@ impl<'a> Memory<'a> {
     pub(crate) fn unwritten(&self) -> Vec<usize> {
         (self.program.buffers.iter().zip(&self.writer))
             .filter(|(buffer, _)| buffer.scope.is_global())
-            .map(|(_, writer)| writer.iter().filter(|&&w| w == 0).count())
+            .map(|(buffer, writer)| match buffer.scope {
+                Scope::Updated => 0,
+                _ => writer.iter().filter(|&&w| w == 0).count(),
+            })
             .collect()
     }
 
@@ -379,6 +382,7 @@ impl<'a> Memory<'a> {
             self.shared_access(id, index, Access::Read)?;
         } else if !buffer.scope.is_read_only() {
             match self.writer[id.index()][index] {
+                0 if buffer.scope == Scope::Updated => {}
                 0 => return Err(self.error_at(id, index, AccessProblem::Uninitialised)),
                 // Scratch that is not undefined is of a task of this one's group.
                 writer if writer != me && buffer.scope != Scope::Scratch => {
@@ -387,7 +391,7 @@ impl<'a> Memory<'a> {
                 _ => {}
             }
         }
-        if buffer.scope == Scope::Output {
+        if buffer.scope.is_written() {
             self.reader[id.index()][index] = me;
         }
         Ok(self.data[id.index()].get(index))
@@ -401,7 +405,7 @@ impl<'a> Memory<'a> {
             Scope::Input | Scope::Constant => {
                 return Err(self.error_at(id, index, AccessProblem::StoreToInput));
             }
-            Scope::Output => {
+            Scope::Output | Scope::Updated => {
                 for other in [self.writer[id.index()][index], self.reader[id.index()][index]] {
                     if other != 0 && other != me {
                         return Err(self.race(id, index, other - 1));
@@ -424,7 +428,7 @@ impl<'a> Memory<'a> {
     fn position(&self, id: BufferId, offset: i64) -> Result<usize, ExecError> {
         let buffer = self.program.buffer(id);
         let part = match buffer.scope {
-            Scope::Input | Scope::Constant | Scope::Output => 0,
+            Scope::Input | Scope::Constant | Scope::Output | Scope::Updated => 0,
             Scope::Shared | Scope::ReusedShared => self.place / self.threads,
             Scope::Scratch => self.place,
         };

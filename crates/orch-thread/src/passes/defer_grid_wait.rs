@@ -156,7 +156,7 @@ impl Effects {
 
     fn touch(&mut self, program: &ThreadProgram, buffer: BufferId) {
         match program.buffer(buffer).scope {
-            Scope::Input | Scope::Output => self.needs_wait = true,
+            Scope::Input | Scope::Output | Scope::Updated => self.needs_wait = true,
             Scope::Constant => self.reads_constants = true,
             Scope::Shared | Scope::ReusedShared | Scope::Scratch => drop(self.own.insert(buffer)),
         }

@@ -142,6 +142,7 @@ impl Printer<'_> {
                 Scope::Input => "input",
                 Scope::Constant => "constant",
                 Scope::Output => "output",
+                Scope::Updated => "updated",
                 Scope::Shared => "shared",
                 Scope::ReusedShared => "reused_shared",
                 Scope::Scratch => "scratch",

@@ -6,7 +6,7 @@ use crate::plan::backend::BuiltKernel;
 use crate::plan::kernel::KernelDesign;
 use crate::plan::library::call_info;
 use orch_runtime::cpu::Source;
-use orch_thread::{Scope, TensorMap, ThreadProgram};
+use orch_thread::{TensorMap, ThreadProgram};
 
 /// The kernels with their sources; each is alone in its object.
 pub fn kernel_infos(
@@ -43,7 +43,7 @@ fn arguments(program: &ThreadProgram) -> Vec<ArgumentInfo> {
     global
         .map(|buffer| ArgumentInfo {
             bytes: buffer.elems * buffer.dtype.size_bytes(),
-            written: buffer.scope == Scope::Output,
+            written: buffer.scope.is_written(),
         })
         .collect()
 }

@@ -24,7 +24,7 @@ impl TimedArguments {
         let buffers = arguments.map(|buffer| {
             let len_bytes = buffer.bytes();
             let (base, access, end) = match buffer.scope {
-                Scope::Output => (Base::Arena, Access::Write, &mut written_bytes),
+                Scope::Output | Scope::Updated => (Base::Arena, Access::Write, &mut written_bytes),
                 _ => (Base::Constant(0), Access::Read, &mut read_bytes),
             };
             let offset_bytes = *end;

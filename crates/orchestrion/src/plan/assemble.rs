@@ -1,13 +1,15 @@
 //! Stage "plan": chosen kernels in order become steps over memory.
 //!
 //! Tensors that are graph outputs are written in place; every other stored tensor gets a range of the arena for as
-//! long as it lives. Outputs that no kernel writes (an input, a constant, a second name) are copied at the end.
+//! long as it lives. Outputs that are updated in place are first copies of their inputs, unless the caller gives both one memory.
+//! Outputs that no kernel writes (an input, a constant, a second name) are copied at the end.
 
 use super::explain;
 use super::implementation::{ColumnBody, Implementation, PlannedColumn};
 use super::kernel::{KernelDesign, KernelWork};
 use super::known::constant_step;
-use crate::manifest::{ActionInfo, Port, Slot, SlotMemory, StepInfo};
+use super::updates::UpdatedTensor;
+use crate::manifest::{ActionInfo, Port, Slot, SlotMemory, StepInfo, Update};
 use crate::{Error, Options, parallel};
 use bytes::Bytes;
 use orch_compute::Storage;
@@ -26,6 +28,8 @@ pub struct Assembly {
     pub arena_bytes: usize,
     /// Constants as the kernels read them.
     pub constants: Vec<Bytes>,
+    /// Outputs that are updated in place where they have the memory of an input.
+    pub updates: Vec<Update>,
 }
 
 /// Lays out the columns, which are in executable order.
@@ -52,14 +56,21 @@ pub fn assemble(
         known_constants: HashMap::new(),
         prepared: prepare(graph, storage, implementation, options)?,
     };
+    for UpdatedTensor { ports, output, .. } in &implementation.updates {
+        assembler.memory_of.insert(*output, SlotMemory::Output(ports.output));
+    }
     let columns = &implementation.columns;
     let plan = assembler.place_tensors(columns).map_err(|error| Error::Internal(error.to_string()))?;
     let mut steps = Vec::with_capacity(columns.len());
+    for update in &implementation.updates {
+        steps.push(assembler.old_value(update)?);
+    }
     for column in columns {
         steps.push(assembler.step(column, &implementation.kernels)?);
     }
     steps.extend(assembler.output_copies()?);
-    Ok(Assembly { steps, arena_bytes: plan.arena_bytes as usize, constants: assembler.constants })
+    let updates = implementation.updates.iter().map(|update| update.ports).collect();
+    Ok(Assembly { steps, arena_bytes: plan.arena_bytes as usize, constants: assembler.constants, updates })
 }
 
 /// Inputs and outputs of a graph as ports.
@@ -310,6 +321,14 @@ impl Assembler<'_> {
         Ok(self.constants.len() - 1)
     }
 
+    /// The copy of an input to its new value, which nothing is left of where both have one memory.
+    fn old_value(&mut self, update: &UpdatedTensor) -> Result<StepInfo, Error> {
+        let (name, _) = &self.graph.inputs[update.ports.input];
+        let from = self.slot(update.input, false)?;
+        let to = self.slot(update.output, true)?;
+        Ok(copy_step(format!("keep_{name}"), [from, to]))
+    }
+
     /// Copies to outputs that no step writes.
     fn output_copies(&mut self) -> Result<Vec<StepInfo>, Error> {
         let mut copies = Vec::new();
@@ -320,22 +339,26 @@ impl Assembler<'_> {
                 continue;
             }
             let to = Slot { memory: SlotMemory::Output(number), written: true, ..from.clone() };
-            copies.push(StepInfo {
-                name: format!("copy_{name}"),
-                action: ActionInfo::Copy,
-                traffic_bytes: from.bytes + to.bytes,
-                slots: vec![from, to],
-                computes: Vec::new(),
-                origins: Vec::new(),
-                cost_us: 0.0,
-                tuned_us: None,
-                roofline_us: 0.0,
-                alone_us: 0.0,
-                flops: 0.0,
-                proof: None,
-                considered: None,
-            });
+            copies.push(copy_step(format!("copy_{name}"), [from, to]));
         }
         Ok(copies)
+    }
+}
+
+fn copy_step(name: String, [from, to]: [Slot; 2]) -> StepInfo {
+    StepInfo {
+        name,
+        action: ActionInfo::Copy,
+        traffic_bytes: from.bytes + to.bytes,
+        slots: vec![from, to],
+        computes: Vec::new(),
+        origins: Vec::new(),
+        cost_us: 0.0,
+        tuned_us: None,
+        roofline_us: 0.0,
+        alone_us: 0.0,
+        flops: 0.0,
+        proof: None,
+        considered: None,
     }
 }

@@ -10,8 +10,9 @@ use super::implementation::Chosen;
 use super::signature::Signatures;
 use super::substitute::Substitute;
 use super::units::Units;
+use super::updates::UpdatedTensor;
 use crate::Options;
-use crate::manifest::SearchInfo;
+use crate::manifest::{SearchInfo, Update};
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_plan::blp::{Choice, Status};
 use orch_plan::enumerate::Candidate;
@@ -149,10 +150,17 @@ pub struct PlanCache {
 }
 
 impl PlanCache {
-    /// The entry of a graph, a target and the options that steer planning.
-    pub fn of(graph: &PrimGraph, signatures: &Signatures, info: &TargetInfo, options: &Options) -> Self {
+    /// The entry of a graph, the inputs that are to be updated in place, a target and the options that steer planning.
+    pub fn of(
+        graph: &PrimGraph,
+        signatures: &Signatures,
+        info: &TargetInfo,
+        updates: &[UpdatedTensor],
+        options: &Options,
+    ) -> Self {
+        let updates: Vec<Update> = updates.iter().map(|update| update.ports).collect();
         let key = Key {
-            program: signatures.whole(graph),
+            program: format!("{} {updates:?}", signatures.whole(graph)),
             target: info.name.clone(),
             machine: info.figures.clone(),
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))

@@ -2,8 +2,8 @@
 
 use orch_compute::block::Arg;
 use orch_compute::{
-    BlockProgram, CumulativeProgram, RecurrenceProgram, ScatterProgram, SelectionProgram, Storage, alone,
-    fuse,
+    ArgId, BlockProgram, CumulativeProgram, RecurrenceProgram, ScatterData, ScatterProgram, SelectionProgram,
+    Storage, alone, fuse,
 };
 use orch_ir::{NodeId, OpaqueKind, PrimGraph, PrimOp, TensorId};
 
@@ -45,6 +45,20 @@ impl KernelDefinition {
             None => {}
         }
         fuse::build_stored(graph, nodes, outputs, storage, name).ok().map(Self::Block)
+    }
+
+    /// The same with an output in the memory of an input, which it is a new value of: see [`BlockProgram::updated`]. `None` if it cannot
+    /// be there.
+    pub fn updated(&self, input: ArgId, output: ArgId) -> Option<Self> {
+        match self {
+            Self::Block(block) => block.updated(input, output).map(Self::Block),
+            Self::Scatter(scatter)
+                if scatter.data == ScatterData::Tensor(input) && output == ScatterProgram::RESULT =>
+            {
+                scatter.updated().map(Self::Scatter)
+            }
+            Self::Scatter(_) | Self::Recurrence(_) | Self::Selection(_) | Self::Cumulative(_) => None,
+        }
     }
 
     /// Its arguments.

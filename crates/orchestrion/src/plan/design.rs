@@ -7,7 +7,6 @@ use super::explain;
 use super::kernel::{KernelDesign, KernelEstimate};
 use super::library;
 use crate::{Error, Library, Options, parallel};
-use orch_compute::ArgRole;
 use orch_ir::{NodeId, PrimGraph, TensorId};
 
 impl PlanContext<'_> {
@@ -81,7 +80,7 @@ impl PlanContext<'_> {
         let definition = KernelDefinition::of(self.graph, nodes, outputs, self.storage, &name)?;
         let KernelEstimate { time_us: cost_us, work } = self.planner.estimate(&definition)?;
         let designs = self.planner.designs(&definition, limit).into_iter();
-        let read = definition.args().iter().filter(|arg| arg.role != ArgRole::Output);
+        let read = definition.args().iter().filter(|arg| !arg.role.is_stored());
         let is_cold = self.is_cold(read.map(|arg| arg.tensor));
         let kernel = |design| KernelDesign {
             name: name.clone(),

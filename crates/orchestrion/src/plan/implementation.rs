@@ -2,6 +2,7 @@
 
 use super::kernel::KernelDesign;
 use super::substitute::Substitute;
+use super::updates::UpdatedTensor;
 use orch_ir::{NodeId, Tensor, TensorId};
 use orch_mugraph::Certificate;
 use orch_plan::enumerate::Candidate;
@@ -31,6 +32,8 @@ pub struct Implementation {
     pub proofs: Vec<Certificate>,
     /// Uses of substitutes.
     pub parts: Vec<PlannedPart>,
+    /// Outputs that are in the memory of inputs, whose new values they are.
+    pub updates: Vec<UpdatedTensor>,
 }
 
 /// A use of a substitute.
@@ -59,6 +62,16 @@ pub struct PlannedColumn {
     pub measured_us: Option<f64>,
     /// For kernels of a substitute the number of its proof.
     pub proof: Option<usize>,
+}
+
+impl PlannedColumn {
+    /// The number of its kernel; `None` for host routines.
+    pub fn kernel(&self) -> Option<usize> {
+        match self.body {
+            ColumnBody::Kernel { kernel, .. } => Some(kernel),
+            ColumnBody::Host => None,
+        }
+    }
 }
 
 /// How a column runs.

@@ -42,3 +42,4 @@ pub mod planned;
 pub mod signature;
 pub mod substitute;
 pub mod units;
+pub mod updates;

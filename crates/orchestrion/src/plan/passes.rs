@@ -75,12 +75,13 @@ fn after_passes(
     (program, dump)
 }
 
-/// For each kernel the arguments that no kernel of the plan writes: inputs and constants of the model. One kernel may run for several
+/// For each kernel the arguments that no kernel of the plan writes: constants of the model, and inputs that are not updated in place. One kernel may run for several
 /// columns: it has them constant if that holds for all of these.
 fn constants(implementation: &Implementation) -> Vec<BTreeSet<BufferId>> {
     let columns = &implementation.columns;
-    let written: BTreeSet<TensorId> =
+    let mut written: BTreeSet<TensorId> =
         columns.iter().flat_map(|column| column.outputs.iter().copied()).collect();
+    written.extend(implementation.updates.iter().map(|update| update.input));
     let of_kernel = |(number, design): (usize, &KernelDesign)| {
         let args = || {
             columns.iter().filter_map(move |column| match &column.body {

@@ -18,6 +18,12 @@ pub struct Planned {
 }
 
 impl Planned {
+    /// The names of inputs that are updated in place where their new values are given the same memory.
+    pub fn updated_inputs(&self) -> Vec<&str> {
+        let ports = self.assembly.updates.iter().map(|update| &self.inputs[update.input]);
+        ports.map(|port| port.name.as_str()).collect()
+    }
+
     /// Proofs of the µGraphs that it runs.
     pub fn proofs(&self) -> &[Certificate] {
         &self.implementation.proofs

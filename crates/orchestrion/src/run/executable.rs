@@ -152,6 +152,18 @@ impl Executable {
         self.with_context(|context| context.run_views(inputs, outputs))
     }
 
+    /// The same on a CPU, with inputs in the memory of outputs: see [`RunContext::run_in_place`].
+    ///
+    /// # Errors
+    /// As [`RunContext::run_in_place`].
+    pub fn run_in_place(
+        &self,
+        inputs: &[Option<TensorView<'_>>],
+        outputs: &mut [TensorViewMut<'_>],
+    ) -> Result<(), Error> {
+        self.with_context(|context| context.run_in_place(inputs, outputs))
+    }
+
     pub(super) fn with_context<T>(
         &self,
         run: impl FnOnce(&mut RunContext) -> Result<T, Error>,
@@ -235,6 +247,28 @@ impl RunContext {
                 run_on_gpu(inner, inputs, outputs)
             }
         }
+    }
+
+    /// The same on a CPU, where each input that is `None` has the memory of the output that updates it ([`Manifest::updates`]): the value
+    /// there becomes the new one, of which only what changes is written.
+    ///
+    /// # Errors
+    /// If no output updates such an input, or the executable is for a GPU; otherwise as [`RunContext::run_views`].
+    pub fn run_in_place(
+        &mut self,
+        inputs: &[Option<TensorView<'_>>],
+        outputs: &mut [TensorViewMut<'_>],
+    ) -> Result<(), Error> {
+        self.check_given(inputs.iter().map(Option::as_ref), outputs)?;
+        let Inner::Cpu(inner) = &mut self.inner else {
+            return Err(Error::Input(
+                "tensors of the host are not updated in place on a GPU; bring them there".to_owned(),
+            ));
+        };
+        let updatable = self.loaded.updatable();
+        let constants = updatable.iter().map(|constant| Some(TensorView::from(constant)));
+        let inputs: Vec<_> = inputs.iter().copied().chain(constants).collect();
+        inner.run_in_place(&inputs, outputs).map_err(Error::from)
     }
 
     /// Runs again on the inputs of the last run. A GPU has them, and keeps the outputs: nothing is copied.
@@ -341,11 +375,19 @@ impl RunContext {
     }
 
     fn check(&self, inputs: &[TensorView<'_>], outputs: &[TensorViewMut<'_>]) -> Result<(), Error> {
+        self.check_given(inputs.iter().map(Some), outputs)
+    }
+
+    fn check_given<'a>(
+        &self,
+        inputs: impl ExactSizeIterator<Item = Option<&'a TensorView<'a>>>,
+        outputs: &[TensorViewMut<'_>],
+    ) -> Result<(), Error> {
         let manifest = self.manifest();
         check_count("input", &manifest.inputs, inputs.len())?;
         check_count("output", &manifest.outputs, outputs.len())?;
         for (port, given) in manifest.inputs.iter().zip(inputs) {
-            check_port("input", port, given.dtype(), given.shape())?;
+            given.map_or(Ok(()), |given| check_port("input", port, given.dtype(), given.shape()))?;
         }
         for (port, given) in manifest.outputs.iter().zip(outputs) {
             check_port("output", port, given.dtype(), given.shape())?;

@@ -4,13 +4,13 @@ use super::host::InterpretedPart;
 use super::launch::{check_fits, chunking, launch_shape, starts_early, tensor_map_shape};
 use super::options::RunOptions;
 use crate::Error;
-use crate::manifest::{ActionInfo, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
+use crate::manifest::{self, ActionInfo, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
 use crate::parallel::MAX_THREADS;
 use bytes::Bytes;
 use orch_runtime::cpu::{Library, Pool, PoolOptions, usable_cores};
 use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module, ProfilerRanges};
 use orch_runtime::program::{
-    Access, Action, Base, BufferRef, HostStep, Program, ProgramError, Step, TensorRef,
+    Access, Action, Base, BufferRef, HostStep, Program, ProgramError, Step, TensorRef, Update,
 };
 use orch_runtime::{cpu, cuda};
 
@@ -131,6 +131,11 @@ fn program<L>(
         constants,
         input_bytes: port_bytes(manifest.program_inputs())?,
         output_bytes: port_bytes(&manifest.outputs)?,
+        updates: manifest
+            .updates
+            .iter()
+            .map(|&manifest::Update { output, input }| Update { output, input })
+            .collect(),
         steps: steps.collect::<Result<_, Error>>()?,
     })
 }

@@ -99,6 +99,15 @@ fn write_plan(manifest: &Manifest, measured: &[Measured], text: &mut String) -> 
         manifest.arena_bytes as f64 / f64::from(1 << 20)
     )?;
     report.notes.iter().try_for_each(|note| writeln!(text, "note: {note}"))?;
+    if !manifest.updates.is_empty() {
+        let inputs = manifest.updates.iter().filter_map(|update| manifest.inputs.get(update.input));
+        let names: Vec<&str> = inputs.map(|port| port.name.as_str()).collect();
+        writeln!(
+            text,
+            "updated in place where the new value is given the same memory: {}",
+            names.join(", ")
+        )?;
+    }
     if let Some(without_us) = report.without_superoptimizer_us {
         writeln!(text, "{}", superoptimizer(manifest, without_us))?;
     }

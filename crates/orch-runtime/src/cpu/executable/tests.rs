@@ -65,6 +65,7 @@ fn program(elems: usize) -> Program {
         constants,
         input_bytes: vec![size],
         output_bytes: vec![size, size, 4],
+        updates: Vec::new(),
         steps,
     }
 }

@@ -8,7 +8,8 @@
 //!
 //! Some tensors are *staged*: copied to or from a buffer of the executable around the run. These are tensors that library calls access,
 //! whose addresses are fixed when a call is prepared (then all steps use the buffer, so that none sees another content); those that do not start
-//! at a multiple of [`TENSOR_ALIGN_BYTES`]; and outputs that overlap another tensor of the run.
+//! at a multiple of [`TENSOR_ALIGN_BYTES`]; and outputs that overlap another tensor of the run, but for one that has the memory of the input
+//! that it updates: then the copy of the old value is left out of the graph, which is built anew when that changes.
 
 use super::executable::{CudaExecutable, ExecutableError};
 use super::host_inputs::HostInput;
@@ -182,7 +183,7 @@ impl CudaExecutable {
         let (mut read, mut inputs) = (Vec::new(), Vec::with_capacity(tensors.inputs.len()));
         for (idx, (place, &len_bytes)) in tensors.inputs.iter().zip(&program.input_bytes).enumerate() {
             if let InputPlace::Device(DeviceAddress(address)) = *place {
-                read.push(range(address, len_bytes));
+                read.push((idx, range(address, len_bytes)));
                 if is_direct(Base::Input(idx), address, len_bytes) {
                     inputs.push(address);
                     continue;
@@ -202,6 +203,15 @@ impl CudaExecutable {
         let written: Vec<Range<Address>> = (tensors.outputs.iter().zip(&program.output_bytes))
             .map(|(&DeviceAddress(address), &len_bytes)| range(address, len_bytes))
             .collect();
+        // Inputs whose memory the outputs have that update them.
+        let has_own = |input: usize| {
+            program
+                .updates
+                .iter()
+                .any(|update| update.input == input && tensors.outputs[update.output].get() == inputs[input])
+        };
+        read.retain(|(input, _)| !has_own(*input));
+        let read: Vec<Range<Address>> = read.into_iter().map(|(_, range)| range).collect();
         let overlaps = overlapping(&written, &read);
         let mut outputs = Vec::with_capacity(written.len());
         for (idx, (&DeviceAddress(to), &len_bytes)) in

@@ -472,7 +472,7 @@ impl CudaExecutable {
                 // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
                 unsafe { launch.function.launch_with(stream, &shape, arguments.pointers()) }
             }
-            (Action::Copy { from, to }, None) if is_move(from, to) => {
+            (Action::Copy { from, to }, None) if from.len_bytes > 0 && address(from) != address(to) => {
                 stream.copy(address(from), address(to), from.len_bytes)
             }
             (Action::Copy { .. } | Action::Host(_), None) => Ok(()),
@@ -565,11 +565,6 @@ impl CudaExecutable {
             (Action::Copy { .. } | Action::Host(_), None) => String::new(),
         }
     }
-}
-
-/// True unless the copy has nothing to do.
-pub(super) fn is_move(from: &BufferRef, to: &BufferRef) -> bool {
-    from.len_bytes > 0 && (from.base, from.offset_bytes) != (to.base, to.offset_bytes)
 }
 
 /// True for memory of the caller.

@@ -1,17 +1,17 @@
 //! How the steps of a program are enqueued: one call of the driver for each, or as graphs.
 //!
 //! In a graph the steps between host routines are together; in a branched one a node depends on those that wrote or read the bytes that it
-//! accesses, and on no others. Each graph remembers which addresses its nodes have: those that changed since it was launched last are set
+//! accesses, and on no others; an output that updates an input counts as its memory, whether it has that in a run or not. Each graph remembers which addresses its nodes have: those that changed since it was launched last are set
 //! when it is next used.
 
-use super::executable::{CudaExecutable, Execution, is_move, is_port};
+use super::executable::{CudaExecutable, Execution, is_port};
 use super::graph::{Graph, GraphBuilder, Node};
 use super::launch::{Action, CudaStep, Launch, Program};
 use super::library_calls::{Call, Calls};
 use super::placement::{Arguments, Ports};
 use crate::cuda::driver::error::CudaError;
 use crate::dependencies;
-use crate::program::{Base, BufferRef};
+use crate::program::{Base, BufferRef, Update};
 use std::ops::Range;
 
 /// The steps of a program as one way of execution enqueues them.
@@ -22,6 +22,8 @@ pub(super) struct Form {
     nodes: Vec<Option<(usize, Node)>>,
     /// The addresses that the nodes have; `None` if that is not known.
     ports: Option<Ports>,
+    /// For each update whether its output has the memory of its input: then graphs leave the copy of the old value out.
+    in_place: Vec<bool>,
 }
 
 /// Steps that are enqueued together.
@@ -86,10 +88,14 @@ impl CudaExecutable {
             return Ok(());
         }
         self.bind_arguments()?;
+        let in_place = self.in_place();
         match self.forms.iter().position(|form| form.execution == self.execution) {
             None => {
-                let form = self.make_form()?;
+                let form = self.make_form(in_place)?;
                 self.forms.push(form);
+            }
+            Some(number) if self.forms[number].in_place != in_place => {
+                self.forms[number] = self.make_form(in_place)?;
             }
             Some(number) => {
                 // After an error it is not known what was set, and all is set again.
@@ -99,6 +105,18 @@ impl CudaExecutable {
             }
         }
         Ok(())
+    }
+
+    /// For each update whether its output has the memory of its input.
+    fn in_place(&self) -> Vec<bool> {
+        let ports = &self.placement.ports;
+        let is_in_place = |update: &Update| ports.inputs[update.input] == ports.outputs[update.output];
+        self.source.program.updates.iter().map(is_in_place).collect()
+    }
+
+    /// True unless a copy has nothing to do.
+    fn is_move(&self, from: &BufferRef, to: &BufferRef) -> bool {
+        from.len_bytes > 0 && self.placement.address(from) != self.placement.address(to)
     }
 
     fn bind_arguments(&mut self) -> Result<(), CudaError> {
@@ -147,7 +165,7 @@ impl CudaExecutable {
     }
 
     /// The form of the present way of execution, with the present arguments: steps cut at host routines.
-    fn make_form(&self) -> Result<Form, CudaError> {
+    fn make_form(&self, in_place: Vec<bool>) -> Result<Form, CudaError> {
         let steps = &self.source.program.steps;
         let is_host = |idx: &usize| matches!(steps[*idx].action, Action::Host(_));
         let mut segments = Vec::new();
@@ -173,7 +191,8 @@ impl CudaExecutable {
             }
             start = host + 1;
         }
-        Ok(Form { execution: self.execution, segments, nodes, ports: Some(self.placement.ports.clone()) })
+        let ports = Some(self.placement.ports.clone());
+        Ok(Form { execution: self.execution, segments, nodes, ports, in_place })
     }
 
     /// A graph of steps, none of which is a host routine, and their nodes; `None` if the device has no memory for it.
@@ -194,8 +213,11 @@ impl CudaExecutable {
                 (0..steps.len()).map(|idx| idx.checked_sub(1).into_iter().collect()).collect()
             }
             Execution::BranchedGraph => {
-                let ranges: Vec<_> =
-                    self.source.program.steps[steps].iter().map(|step| step.buffers()).collect();
+                let program = &self.source.program;
+                let known = |range: BufferRef| BufferRef { base: program.identity(range.base), ..range };
+                let ranges: Vec<_> = (program.steps[steps].iter())
+                    .map(|step| step.buffers().into_iter().map(known).collect())
+                    .collect();
                 dependencies(&ranges)
             }
         }
@@ -234,7 +256,7 @@ impl CudaExecutable {
                     // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
                     Some(unsafe { builder.add_kernel(function, shape, pointers, &after, is_early)? })
                 }
-                (Action::Copy { from, to }, _) if is_move(from, to) => {
+                (Action::Copy { from, to }, _) if self.is_move(from, to) => {
                     let (from_address, to_address) =
                         (self.placement.address(from), self.placement.address(to));
                     Some(builder.add_copy(from_address, to_address, from.len_bytes, &after)?)

@@ -46,7 +46,7 @@ pub(super) fn declare_arguments(emitter: &mut GemmEmitter<'_>) -> ([GemmOperand;
             roots.extend(index.iter().chain([body]));
         }
     }
-    let mut is_passed: Vec<bool> = emitter.block.args.iter().map(|arg| arg.role == ArgRole::Output).collect();
+    let mut is_passed: Vec<bool> = emitter.block.args.iter().map(|arg| arg.role.is_stored()).collect();
     for id in emitter.source.reachable(&roots) {
         if let Expr::Read { arg, .. } = emitter.source.get(id) {
             is_passed[arg.index()] = true;

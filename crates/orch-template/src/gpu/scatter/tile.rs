@@ -4,7 +4,7 @@ use super::schedule::GpuScatterSchedule;
 use crate::bind::{bind_index, bind_value, bind_var};
 use orch_compute::expr::{ArgId, BufferId, Expr, ExprId, VarId};
 use orch_compute::simplify::simplify;
-use orch_compute::{ScatterData, ScatterIndex, ScatterProgram};
+use orch_compute::{ArgRole, ScatterData, ScatterIndex, ScatterProgram};
 use orch_ir::{DType, ReduceOp};
 use orch_thread::cta::CtaStmt;
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
@@ -324,7 +324,10 @@ impl<'a> Emitter<'a> {
         match self.scatter.data {
             ScatterData::Tensor(data) => {
                 let at = self.offset(slot, column);
-                self.load(data, at, self.lanes, mask)
+                // A result in the memory of the data is read where its own thread writes it.
+                let is_in_place = self.scatter.arg(ScatterProgram::RESULT).role == ArgRole::Updated;
+                let from = if is_in_place { ScatterProgram::RESULT } else { data };
+                self.load(from, at, self.lanes, mask)
             }
             ScatterData::Fill(value) => {
                 let value = self.program.exprs.add(Expr::Const(value));

@@ -56,6 +56,7 @@ impl Parser {
                 "input" => Scope::Input,
                 "constant" => Scope::Constant,
                 "output" => Scope::Output,
+                "updated" => Scope::Updated,
                 "shared" => Scope::Shared,
                 "reused_shared" => Scope::ReusedShared,
                 "scratch" => Scope::Scratch,

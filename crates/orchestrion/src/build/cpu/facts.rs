@@ -13,7 +13,7 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
     for (arg, reads) in block.args.iter().zip(reads(block)) {
         let (elems, bytes) = (arg.shape.elems(), arg.dtype.size_bytes());
         match arg.role {
-            ArgRole::Output => facts.bytes_written += (elems * bytes) as u64,
+            ArgRole::Output | ArgRole::Updated => facts.bytes_written += (elems * bytes) as u64,
             ArgRole::Input | ArgRole::Constant => facts.bytes_read += (elems.min(reads) * bytes) as u64,
         }
     }

@@ -24,7 +24,7 @@ pub fn facts(block: &BlockProgram, operands: OperandPrecision) -> GpuKernelCost 
     for (arg, reads) in block.args.iter().zip(reads(block)) {
         let size = arg.dtype.size_bytes();
         match arg.role {
-            ArgRole::Output => facts.written_bytes += (arg.shape.elems() * size) as u64,
+            ArgRole::Output | ArgRole::Updated => facts.written_bytes += (arg.shape.elems() * size) as u64,
             ArgRole::Input => facts.read_bytes += (arg.shape.elems().min(reads) * size) as u64,
             ArgRole::Constant => facts.constant_bytes += (arg.shape.elems().min(reads) * size) as u64,
         }

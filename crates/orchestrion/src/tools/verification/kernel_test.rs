@@ -215,6 +215,7 @@ impl Alone {
         let manifest = Manifest {
             inputs: memory.ports,
             outputs,
+            updates: Vec::new(),
             updatable: Vec::new(),
             arena_bytes: memory.arena_bytes,
             kernels,

@@ -6,7 +6,7 @@ use crate::cuda::driver::memory::DeviceBuffer;
 use crate::cuda::execute::graph::{Captured, GraphBuilder};
 use crate::cuda::testing::{Fake, floats, function};
 use crate::cuda::{CudaStep, ExecutableOptions, Execution, Launch, LaunchShape, Program};
-use crate::program::{HostStep, TensorRef};
+use crate::program::{HostStep, TensorRef, Update};
 use orch_ir::{DType, Tensor};
 
 const ELEMS: usize = 4;
@@ -55,6 +55,7 @@ fn program(context: &Context) -> Program {
         constants: Vec::new(),
         input_bytes: vec![BYTES; 2],
         output_bytes: vec![BYTES; 2],
+        updates: Vec::new(),
         steps,
     }
 }
@@ -456,6 +457,7 @@ fn large_tensors_of_the_host_are_sent_each_time() {
         constants: Vec::new(),
         input_bytes: vec![len_bytes],
         output_bytes: vec![len_bytes],
+        updates: Vec::new(),
         steps: vec![CudaStep { name: "copy".into(), action: copy }],
     };
     let mut executable = executable(&context, program, Execution::BranchedGraph);
@@ -468,4 +470,95 @@ fn large_tensors_of_the_host_are_sent_each_time() {
         assert_eq!(fake.log().matches(&format!("upload {len_bytes}")).count(), 1);
         assert_eq!(caller.value(&to), bytes);
     }
+}
+
+/// `out0 = x + y`, which updates `x`, `out1 = -out0` and `out2 = -x`.
+fn updating(context: &Context) -> Program {
+    let (x, y, new) = (Base::Input(0), Base::Input(1), Base::Output(0));
+    let keep = Action::Copy { from: read(x, 0), to: write(new, 0) };
+    let steps = vec![
+        CudaStep { name: "keep".into(), action: keep },
+        launch(context, "neg", vec![read(x, 0), write(Base::Output(2), 0)]),
+        launch(context, "add", vec![read(new, 0), read(y, 0), write(new, 0)]),
+        launch(context, "neg", vec![read(new, 0), write(Base::Output(1), 0)]),
+    ];
+    Program {
+        input_bytes: vec![BYTES; 2],
+        output_bytes: vec![BYTES; 3],
+        updates: vec![Update { output: 0, input: 0 }],
+        steps,
+        ..Program::default()
+    }
+}
+
+#[test]
+fn updated_inputs_stay_where_they_are() {
+    let fake = Fake::new();
+    let context = fake.context();
+    for execution in Execution::ALL {
+        let mut executable = executable(&context, updating(&context), execution);
+        let caller = Caller::new(&context);
+        let (x, y) = (caller.tensor(2.0), caller.tensor(3.0));
+        let [apart, new, old] = [(); 3].map(|()| caller.tensor(0.0));
+        let all = |value: f32| floats([value; ELEMS]);
+        let mut value = 2.0;
+        // In the memory of the input, with memory of its own, and in place again: other kernels see the value that they are to see.
+        for is_in_place in [true, true, false, true] {
+            let to = if is_in_place { &x } else { &apart };
+            fake.log();
+            let outputs = [to.address(), new.address(), old.address()];
+            caller.run(&mut executable, &[x.address(), y.address()], &outputs).unwrap();
+            let copies = fake.log().contains("copy");
+            assert_eq!(copies, !is_in_place, "{execution:?}");
+            assert_eq!(caller.value(to), all(value + 3.0));
+            assert_eq!(caller.value(&new), all(-(value + 3.0)));
+            assert_eq!(caller.value(&old), all(-value));
+            if is_in_place {
+                value += 3.0;
+            }
+            assert_eq!(caller.value(&x), all(value));
+        }
+        // Where another input has the same memory, it is read before that is written.
+        let outputs = [x.address(), new.address(), old.address()];
+        caller.run(&mut executable, &[x.address(), x.address()], &outputs).unwrap();
+        assert_eq!(caller.value(&x), all(2.0 * value));
+        assert_eq!(caller.value(&old), all(-value));
+        // Tensors of the host keep their values.
+        let mut results = [(); 3].map(|()| vec![0; BYTES]);
+        let [first, second, third] = &mut results;
+        executable.run(&[&all(1.0), &all(4.0)], &mut [first, second, third]).unwrap();
+        assert_eq!(results, [all(5.0), all(-5.0), all(-1.0)]);
+    }
+    assert_eq!(fake.memory_used(), 0, "everything is freed");
+}
+
+#[test]
+fn what_is_updated_waits_for_those_that_read_the_old_value() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let executable = executable(&context, updating(&context), Execution::BranchedGraph);
+    let program = executable.program();
+    let ranges: Vec<Vec<BufferRef>> = (program.steps.iter())
+        .map(|step| {
+            step.buffers()
+                .into_iter()
+                .map(|range| BufferRef { base: program.identity(range.base), ..range })
+                .collect()
+        })
+        .collect();
+    assert_eq!(crate::dependencies(&ranges), [vec![], vec![0], vec![1], vec![2]]);
+}
+
+#[test]
+fn an_input_is_updated_once_and_by_an_output_of_its_size() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let refused = |updates: Vec<Update>, output_bytes: Vec<usize>| {
+        let program = Program { updates, output_bytes, ..updating(&context) };
+        program.check().unwrap_err().to_string()
+    };
+    let (first, second) = (Update { output: 0, input: 0 }, Update { output: 1, input: 0 });
+    assert!(refused(vec![first, second], vec![BYTES; 3]).contains("output 1 cannot update input 0"));
+    assert!(refused(vec![Update { output: 7, input: 0 }], vec![BYTES; 3]).contains("output 7 cannot update"));
+    assert!(refused(vec![second], vec![BYTES, 2 * BYTES, BYTES]).contains("output 1 cannot update input 0"));
 }

@@ -70,6 +70,7 @@ fn program(steps: Vec<CudaStep>, outputs: usize) -> Program {
         constants: vec![floats([0.5; ELEMS]).into()],
         input_bytes: vec![BYTES],
         output_bytes: vec![BYTES; outputs],
+        updates: Vec::new(),
         steps,
     }
 }

@@ -195,6 +195,7 @@ fn chain(context: &Context, library: &Arc<CublasLt>) -> Program {
         constants: vec![floats([1.0, 2.0, 0.0, 1.0]).into()],
         input_bytes: vec![BYTES],
         output_bytes: vec![BYTES; 2],
+        updates: Vec::new(),
         steps: vec![
             multiply([x, w, write(0)]),
             negate(read(0), write(1)),

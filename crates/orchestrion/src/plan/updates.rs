@@ -1,0 +1,314 @@
+//! Outputs that are new values of inputs, such as caches of keys and values, in the memory of these inputs.
+//!
+//! 1. Before the choice ([`UpdateRule`]): what lies between an input and its new value is one kernel, which writes no other tensor
+//!    of it, so that no other kernel reads the old value by computing the new one again.
+//! 2. After it ([`update_in_place`]): such a kernel is designed anew to write only what changes
+//!    ([`orch_compute::block::update`]), if nothing reads the input after it; columns that read the input before come first.
+//!
+//! What is not updated in place is an output like any other, which the caller copies.
+
+use super::context::PlanContext;
+use super::implementation::{ColumnBody, Implementation, PlannedColumn};
+use super::kernel::KernelDesign;
+use crate::manifest::Update;
+use crate::plan::candidates::CandidateColumn;
+use orch_compute::ArgId;
+use orch_ir::{NodeId, PrimGraph, TensorId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// An output that is a new value of an input, as tensors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UpdatedTensor {
+    /// Among outputs and inputs.
+    pub ports: Update,
+    /// The new value.
+    pub output: TensorId,
+    /// The old one.
+    pub input: TensorId,
+}
+
+/// The pairs whose types and layouts agree, each input and output once, but for inputs that are outputs as well.
+pub fn updated_tensors(ctx: PlanContext<'_>, updates: &[Update]) -> Vec<UpdatedTensor> {
+    let PlanContext { graph, storage, .. } = ctx;
+    let mut found: Vec<UpdatedTensor> = Vec::new();
+    for &ports in updates {
+        let (Some(&(_, output)), Some(&(_, input))) =
+            (graph.outputs.get(ports.output), graph.inputs.get(ports.input))
+        else {
+            continue;
+        };
+        let form = |tensor| (storage.dtype(tensor), graph.shape(tensor), storage.layout(tensor));
+        let is_new = !found.iter().any(|other| other.output == output || other.input == input);
+        let is_returned = graph.outputs.iter().any(|(_, tensor)| *tensor == input);
+        if form(output) == form(input) && graph.producer(output).is_some() && is_new && !is_returned {
+            found.push(UpdatedTensor { ports, output, input });
+        }
+    }
+    found
+}
+
+/// What a pair asks of kernels.
+struct Between {
+    output: TensorId,
+    /// Primitives that compute the new value from the old one, but for free ones.
+    nodes: BTreeSet<NodeId>,
+}
+
+/// Which candidates keep the new value of each input in one kernel.
+pub struct UpdateRule {
+    between: Vec<Between>,
+    /// Primitives that need a new value, but for those that lie between others.
+    readers: BTreeSet<NodeId>,
+}
+
+impl UpdateRule {
+    /// The rule for pairs; those whose old value is needed by other primitives too, or of whose kernel there is no candidate among
+    /// `columns`, ask for nothing.
+    pub fn of(ctx: PlanContext<'_>, updates: &[UpdatedTensor], columns: &[CandidateColumn]) -> Self {
+        let mut rule = Self { between: Vec::new(), readers: BTreeSet::new() };
+        rule.between = updates.iter().filter_map(|update| between(ctx, update)).collect();
+        let nodes: Vec<Vec<NodeId>> =
+            columns.iter().map(|column| ctx.units.primitives(ctx.graph, &column.candidate.nodes)).collect();
+        loop {
+            let inner: BTreeSet<NodeId> =
+                rule.between.iter().flat_map(|pair| pair.nodes.iter().copied()).collect();
+            let outputs = rule.between.iter().map(|pair| pair.output);
+            rule.readers = after(ctx.graph, outputs).difference(&inner).copied().collect();
+            let is_served = |pair: &Between| {
+                columns.iter().zip(&nodes).any(|(column, nodes)| {
+                    column.kernel.is_some()
+                        && nodes.contains(pair.nodes.first().expect("not empty"))
+                        && rule.allows(nodes, &column.candidate.outputs, ctx.graph)
+                })
+            };
+            let served: Vec<bool> = rule.between.iter().map(is_served).collect();
+            if !served.contains(&false) {
+                return rule;
+            }
+            let mut served = served.into_iter();
+            rule.between.retain(|_| served.next() == Some(true));
+        }
+    }
+
+    /// Drops the columns that the rule does not allow.
+    pub fn keep_allowed(&self, ctx: PlanContext<'_>, columns: &mut Vec<CandidateColumn>) {
+        if !self.between.is_empty() {
+            columns.retain(|column| {
+                let nodes = ctx.units.primitives(ctx.graph, &column.candidate.nodes);
+                self.allows(&nodes, &column.candidate.outputs, ctx.graph)
+            });
+        }
+    }
+
+    fn allows(&self, nodes: &[NodeId], outputs: &[TensorId], graph: &PrimGraph) -> bool {
+        let met: Vec<&Between> =
+            self.between.iter().filter(|pair| nodes.iter().any(|node| pair.nodes.contains(node))).collect();
+        met.is_empty()
+            || !nodes.iter().any(|node| self.readers.contains(node))
+                && met.iter().all(|pair| {
+                    let is_inside = |tensor: &TensorId| {
+                        graph.producer(*tensor).is_some_and(|node| pair.nodes.contains(&node))
+                    };
+                    let is_new_value = |tensor: &TensorId| met.iter().any(|other| other.output == *tensor);
+                    pair.nodes.iter().all(|node| nodes.contains(node))
+                        && outputs.contains(&pair.output)
+                        && outputs.iter().filter(|tensor| is_inside(tensor)).all(is_new_value)
+                })
+    }
+}
+
+/// What lies between an input and its new value; `None` if that is nothing, or others need parts of it.
+fn between(ctx: PlanContext<'_>, update: &UpdatedTensor) -> Option<Between> {
+    let PlanContext { graph, units, .. } = ctx;
+    let below = after(graph, [update.input]);
+    let above = before(graph, update.output);
+    let all: BTreeSet<NodeId> = below.intersection(&above).copied().collect();
+    let is_inside = |tensor: &TensorId| {
+        *tensor != update.output && graph.producer(*tensor).is_some_and(|node| all.contains(&node))
+    };
+    let others = graph.node_ids().filter(|node| !all.contains(node));
+    let mut needed = others.flat_map(|node| graph.node(node).inputs.iter());
+    let is_shared = needed.any(is_inside) || graph.outputs.iter().any(|(_, tensor)| is_inside(tensor));
+    let nodes: BTreeSet<NodeId> = all.into_iter().filter(|&node| !units.is_free(node)).collect();
+    (!nodes.is_empty() && !is_shared).then_some(Between { output: update.output, nodes })
+}
+
+/// The primitives that need one of these tensors.
+fn after(graph: &PrimGraph, tensors: impl IntoIterator<Item = TensorId>) -> BTreeSet<NodeId> {
+    let mut known: BTreeSet<TensorId> = tensors.into_iter().collect();
+    let mut found = BTreeSet::new();
+    // Primitives are in topological order.
+    for node in graph.node_ids() {
+        if graph.node(node).inputs.iter().any(|input| known.contains(input)) {
+            known.extend(&graph.node(node).outputs);
+            found.insert(node);
+        }
+    }
+    found
+}
+
+/// The primitives that a tensor needs.
+fn before(graph: &PrimGraph, tensor: TensorId) -> BTreeSet<NodeId> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![tensor];
+    while let Some(node) = open.pop().and_then(|tensor| graph.producer(tensor)) {
+        if found.insert(node) {
+            open.extend(&graph.node(node).inputs);
+        }
+    }
+    found
+}
+
+/// Lets the kernels of a plan update inputs in place where that is right, and orders its columns so that what reads an input comes before
+/// what updates it.
+pub fn update_in_place(implementation: &mut Implementation, ctx: PlanContext<'_>, updates: &[UpdatedTensor]) {
+    let mut granted: Vec<Granted> = Vec::new();
+    for &update in updates {
+        let Some(column) = only_writer(&implementation.columns, update.output) else { continue };
+        granted.push(Granted { update, column });
+        if order(&implementation.columns, &granted).is_none() {
+            granted.pop();
+        }
+    }
+    let mut redesigned = BTreeMap::new();
+    let columns: BTreeSet<usize> = granted.iter().map(|granted| granted.column).collect();
+    for column in columns {
+        let (mine, others): (Vec<Granted>, Vec<Granted>) =
+            granted.into_iter().partition(|granted| granted.column == column);
+        granted = others;
+        granted.extend(redesign(implementation, ctx, column, mine, &mut redesigned));
+    }
+    let Some(order) = order(&implementation.columns, &granted) else { return };
+    implementation.reorder(&order);
+    implementation.drop_unused_kernels();
+    granted.sort_by_key(|granted| granted.update.ports.output);
+    implementation.updates = granted.into_iter().map(|granted| granted.update).collect();
+}
+
+/// A pair and the column that writes the new value.
+#[derive(Clone, Copy)]
+struct Granted {
+    update: UpdatedTensor,
+    column: usize,
+}
+
+/// The column that writes a tensor, if it is one kernel of a template.
+fn only_writer(columns: &[PlannedColumn], tensor: TensorId) -> Option<usize> {
+    let mut writers = (0..columns.len()).filter(|&column| columns[column].outputs.contains(&tensor));
+    let writer = writers.next().filter(|_| writers.next().is_none())?;
+    let PlannedColumn { body, proof, .. } = &columns[writer];
+    (matches!(body, ColumnBody::Kernel { .. }) && proof.is_none()).then_some(writer)
+}
+
+/// An order of columns in which each comes after those that write what it reads, and what updates an input after all that read it; as
+/// close to the present one as that allows. `None` if there is none.
+fn order(columns: &[PlannedColumn], granted: &[Granted]) -> Option<Vec<usize>> {
+    let mut waits: Vec<BTreeSet<usize>> = Vec::with_capacity(columns.len());
+    for column in columns {
+        let writes =
+            |other: &usize| columns[*other].outputs.iter().any(|tensor| column.inputs.contains(tensor));
+        waits.push((0..columns.len()).filter(writes).collect());
+    }
+    for Granted { update, column } in granted {
+        let readers = (0..columns.len()).filter(|other| columns[*other].inputs.contains(&update.input));
+        waits[*column].extend(readers.filter(|other| other != column));
+    }
+    let mut order = Vec::with_capacity(columns.len());
+    let mut is_done = vec![false; columns.len()];
+    while order.len() < columns.len() {
+        let is_ready =
+            |column: &usize| !is_done[*column] && waits[*column].iter().all(|&other| is_done[other]);
+        let next = (0..columns.len()).find(is_ready)?;
+        is_done[next] = true;
+        order.push(next);
+    }
+    Some(order)
+}
+
+/// The pairs of a column that its kernel, designed anew, updates in place: as many as one after the other allow.
+fn redesign(
+    implementation: &mut Implementation,
+    ctx: PlanContext<'_>,
+    column: usize,
+    pairs: Vec<Granted>,
+    known: &mut BTreeMap<(usize, Vec<(ArgId, ArgId)>), usize>,
+) -> Vec<Granted> {
+    let PlannedColumn { nodes, outputs, inputs, .. } = &implementation.columns[column];
+    let ColumnBody::Kernel { kernel, args } = &implementation.columns[column].body else { return Vec::new() };
+    // What is written whole, whatever was there, needs no other kernel.
+    let (read, mut kept): (Vec<Granted>, Vec<Granted>) =
+        pairs.into_iter().partition(|pair| inputs.contains(&pair.update.input));
+    let Some((_, mut definition)) = ctx.kernels(nodes, outputs, 1) else { return kept };
+    let position = |tensor| args.iter().position(|arg| *arg == tensor).map(ArgId::new);
+    let mut changed: Vec<(ArgId, ArgId)> = Vec::new();
+    for pair in read {
+        let Some(ends) = position(pair.update.input).zip(position(pair.update.output)) else { continue };
+        let Some(updated) = definition.updated(ends.0, ends.1) else { continue };
+        definition = updated;
+        changed.push(ends);
+        kept.push(pair);
+    }
+    if changed.is_empty() {
+        return kept;
+    }
+    let key = (*kernel, changed);
+    let number = match known.get(&key) {
+        Some(&number) => number,
+        None => {
+            let Some(design) = ctx.planner.designs(&definition, 1).into_iter().next() else {
+                kept.retain(|pair| !inputs.contains(&pair.update.input));
+                return kept;
+            };
+            let old = &implementation.kernels[*kernel];
+            let estimate = ctx.planner.estimate(&definition);
+            let number = implementation.kernels.len();
+            let name =
+                format!("k{number}{}", old.name.trim_start_matches(|c: char| c == 'k' || c.is_ascii_digit()));
+            let new = KernelDesign {
+                name,
+                design,
+                work: estimate.map_or(old.work, |estimate| estimate.work),
+                cost_us: estimate.map_or(old.cost_us, |estimate| estimate.time_us),
+                call: None,
+                ..old.clone()
+            };
+            implementation.kernels.push(new);
+            known.insert(key, number);
+            number
+        }
+    };
+    let cost_us = implementation.kernels[number].cost_us;
+    let column = &mut implementation.columns[column];
+    (column.cost_us, column.measured_us) = (cost_us, None);
+    if let ColumnBody::Kernel { kernel, .. } = &mut column.body {
+        *kernel = number;
+    }
+    kept
+}
+
+impl Implementation {
+    /// Brings the columns into an order, by their numbers now.
+    fn reorder(&mut self, order: &[usize]) {
+        let mut columns: Vec<Option<PlannedColumn>> = self.columns.drain(..).map(Some).collect();
+        self.columns.extend(order.iter().filter_map(|&column| columns[column].take()));
+        for column in self.parts.iter_mut().flat_map(|part| &mut part.columns) {
+            *column = order.iter().position(|old| old == column).unwrap_or(*column);
+        }
+    }
+
+    /// Drops the kernels that no column runs.
+    fn drop_unused_kernels(&mut self) {
+        let used: BTreeSet<usize> = self.columns.iter().filter_map(PlannedColumn::kernel).collect();
+        let numbers: Vec<usize> = used.into_iter().collect();
+        let mut kernels: Vec<Option<KernelDesign>> = self.kernels.drain(..).map(Some).collect();
+        self.kernels.extend(numbers.iter().filter_map(|&kernel| kernels[kernel].take()));
+        for column in &mut self.columns {
+            if let ColumnBody::Kernel { kernel, .. } = &mut column.body {
+                *kernel = numbers.iter().position(|old| old == kernel).unwrap_or(*kernel);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
