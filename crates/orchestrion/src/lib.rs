@@ -66,5 +66,5 @@ pub use run::device::{DeviceInput, DeviceRun, DeviceTensor};
 pub use run::executable::{Executable, OutputBuffers, RunContext, RunsInARow, StepTime, aligned};
 pub use run::options::{DeviceCache, RunOptions, check_input};
 pub use run::{compare, npy};
-pub use tools::{cache, conformance, doctor, plan_text, superoptimize, verification};
+pub use tools::{cache, conformance, doctor, emit, plan_text, superoptimize, verification};
 pub use updatable::UpdatableConstant;

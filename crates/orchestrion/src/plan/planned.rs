@@ -18,6 +18,11 @@ pub struct Planned {
 }
 
 impl Planned {
+    /// Its modelled time in microseconds.
+    pub fn modelled_us(&self) -> f64 {
+        self.report.modelled_us
+    }
+
     /// Proofs of the µGraphs that it runs.
     pub fn proofs(&self) -> &[Certificate] {
         &self.implementation.proofs

@@ -113,13 +113,14 @@ impl<'a> Finder<'a> {
         all.into_iter().all(|holds| holds).then_some(found)
     }
 
-    /// What a µGraph costs once it is lowered; `None` if it is not.
-    fn cost_us(&self, query: &SearchQuery<'_>, graph: &MuGraph, modelled_us: f64) -> Option<f64> {
-        let stored = (query.stored)(graph)?;
-        let designs = lowered_blocks(graph, &stored, self.planner, 1)?;
+    /// What a µGraph costs once it is lowered, or why it is not.
+    fn cost_us(&self, query: &SearchQuery<'_>, graph: &MuGraph, modelled_us: f64) -> Result<f64, String> {
+        let stored = (query.stored)(graph).ok_or("there is no place for its tensors")?;
+        let lowered = lowered_blocks(graph, &stored, self.planner, 1);
+        let designs = lowered.map_err(|reason| reason.to_string())?;
         let emitted = designs.iter().filter_map(|lowered| Some(&lowered.designs.first()?.kernel.program));
         let emitted_us: f64 = emitted.map(|program| self.planner.emitted_us(program)).sum();
-        Some(self.visible_us(graph, &stored, modelled_us).max(emitted_us))
+        Ok(self.visible_us(graph, &stored, modelled_us).max(emitted_us))
     }
 
     /// Modelled time less the part of loops that masks hide.
