@@ -2,11 +2,14 @@
 
 use crate::graph::{MuGraph, Node};
 use crate::print;
+use crate::search::chains::Chains;
+use crate::search::limits::Counts;
 use crate::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume};
 use crate::stabilise::{Unstable, check_maxima, stabilise, unstable};
 use crate::verify::{Certificate, VerifyOptions, verify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// How to superoptimize.
 #[derive(Clone, Copy, Debug)]
@@ -15,8 +18,11 @@ pub struct SuperoptimizeOptions {
     pub search: SearchOptions,
     /// How to prove.
     pub verify: VerifyOptions,
-    /// States after which the search is given up, and nothing is found.
+    /// States after which a search is given up, and nothing is found.
     pub states: u64,
+    /// Time in which further searches are begun: of the program with its elementwise chains as one value, and of more operators, until
+    /// something is found. `None` searches once, and results depend on no clock.
+    pub budget: Option<Duration>,
     /// µGraphs that are to be proved, the cheapest ones.
     pub proofs: usize,
     /// Of how many numbers of blocks what was found is proved.
@@ -33,6 +39,7 @@ impl Default for SuperoptimizeOptions {
             search,
             verify,
             states: u64::MAX,
+            budget: None,
             proofs: 2,
             schedules: 1,
             must_be_stable: false,
@@ -309,21 +316,114 @@ fn grids(graph: &MuGraph) -> Vec<&[usize]> {
     blocks.collect()
 }
 
+/// Operators of a block, one after the other, where nothing was found with fewer.
+const DEEPER_OPS: [usize; 3] = [17, 21, 26];
+
+/// How many times as many states each of them may visit for a structure.
+const DEEPER_STATES: usize = 2;
+
+/// What was found by all searches, and the report of the last one that found something, with the counts of all.
 fn search(
     program: &MuGraph,
     options: &SuperoptimizeOptions,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(Vec<Found>, SearchReport), SuperoptimizeError> {
+    let Some(budget) = options.budget else {
+        let stopped = || format!("{} states were not enough", options.states);
+        return Ok(search_once(program, options, goes_on)?.unwrap_or_else(|| {
+            (Vec::new(), SearchReport { stopped: stopped(), ..SearchReport::default() })
+        }));
+    };
+    let start = Instant::now();
+    let has_time = || start.elapsed() < budget;
+    let mut counts = Counts::default();
+    let mut found = Vec::new();
+    let mut report = SearchReport { stopped: "no search ended".into(), ..SearchReport::default() };
+    let mut take = |outcome: Option<(Vec<Found>, SearchReport)>, found: &mut Vec<Found>| {
+        let Some((more, own)) = outcome else { return };
+        counts.add(&own.counts);
+        if found.is_empty() || !more.is_empty() {
+            report = own;
+        }
+        found.extend(more);
+    };
+    let chains = Chains::of(program);
+    let contracted = |chains: &Chains<'_>, options: &SuperoptimizeOptions, goes_on: &dyn Fn() -> bool| {
+        let outcome = search_once(&chains.contracted, options, goes_on)?;
+        Ok(outcome.map(|(found, report)| (expanded(chains, found, options), report)))
+    };
+    if let Some(chains) = &chains {
+        take(contracted(chains, options, &|| goes_on() && has_time()).or_else(given_up)?, &mut found);
+    }
+    // Without smaller program, this is the only search that finds small things: it ends when it is done.
+    let is_alone = found.is_empty() && chains.is_none();
+    take(
+        search_once(program, options, &|| goes_on() && (is_alone || has_time())).or_else(given_up)?,
+        &mut found,
+    );
+    for ops in DEEPER_OPS {
+        if !found.is_empty() || !has_time() {
+            break;
+        }
+        let mut deeper = *options;
+        deeper.search.limits.ops = ops;
+        deeper.search.limits.states *= DEEPER_STATES;
+        let more = match &chains {
+            Some(chains) => contracted(chains, &deeper, &|| goes_on() && has_time()),
+            None => search_once(program, &deeper, &|| goes_on() && has_time()),
+        };
+        take(more.or_else(given_up)?, &mut found);
+    }
+    if !goes_on() {
+        return Err(SuperoptimizeError::Interrupted);
+    }
+    report.counts = counts;
+    if !has_time() {
+        report.stopped += &format!("; further searches ended after {:.0} s", budget.as_secs_f64());
+    }
+    Ok((found, report))
+}
+
+/// A search that time ended has no result.
+fn given_up<T>(error: SuperoptimizeError) -> Result<Option<T>, SuperoptimizeError> {
+    match error {
+        SuperoptimizeError::Interrupted => Ok(None),
+        SuperoptimizeError::Outside(_) => Err(error),
+    }
+}
+
+/// What was found for a smaller program, with its chains.
+fn expanded(chains: &Chains<'_>, found: Vec<Found>, options: &SuperoptimizeOptions) -> Vec<Found> {
+    let machine = &options.search.machine;
+    let further_us = (chains.further_elems() * machine.element_bytes) as f64 / machine.memory_bytes_per_us;
+    let whole = |found: Found| {
+        let alternatives = found
+            .alternatives
+            .into_iter()
+            .filter_map(|(cost_us, graph)| Some((cost_us + further_us, chains.expand(&graph).ok()?)));
+        let alternatives = alternatives.collect();
+        Some(Found {
+            graph: chains.expand(&found.graph).ok()?,
+            cost_us: found.cost_us + further_us,
+            alternatives,
+        })
+    };
+    found.into_iter().filter_map(whole).collect()
+}
+
+/// One search; `None` if its states are not enough.
+fn search_once(
+    program: &MuGraph,
+    options: &SuperoptimizeOptions,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<Option<(Vec<Found>, SearchReport)>, SuperoptimizeError> {
     let (mut progress, mut left) = (Progress::default(), options.states);
     while goes_on() {
         let states = left.min(STATES);
         let outcome = resume(program, &options.search, &mut progress, states);
         match outcome.map_err(SuperoptimizeError::Outside)? {
-            Outcome::Finished(found, report) => return Ok((found, report)),
-            Outcome::Paused if left <= states => {
-                let stopped = format!("{} states were not enough", options.states);
-                return Ok((Vec::new(), SearchReport { stopped, ..SearchReport::default() }));
-            }
+            Outcome::Finished(found, report) => return Ok(Some((found, report))),
+            Outcome::Paused if left <= states => return Ok(None),
             Outcome::Paused => left -= states,
         }
     }
@@ -358,7 +458,7 @@ mod tests {
         Proved, Rank, STABLE_TRIES, StableFirst, SuperoptimizeOptions, kernels_in_turns, same_blocks_last,
         superoptimize,
     };
-    use crate::{MuGraph, VerifyOptions, parse, print, verify};
+    use crate::{VerifyOptions, parse, print, verify};
 
     /// Stable forms have maxima, which candidates have not: a kernel is wanted for what is proved.
     #[test]

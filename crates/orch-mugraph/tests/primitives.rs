@@ -9,7 +9,9 @@ use orch_mugraph::{InputKind, MuGraph, Precision, interpret, parse, primitives};
 
 /// The largest difference between both, relative to the largest magnitude.
 fn difference(program: &MuGraph) -> f64 {
-    let inputs = random_inputs(program, 11, 0.5);
+    let mut inputs = random_inputs(program, 11, 0.5);
+    // As the primitives' inputs are.
+    inputs.iter_mut().flat_map(|input| &mut input.data).for_each(|x| *x = f64::from(*x as f32));
     let expected = interpret(program, &inputs, Precision::F64).unwrap_or_else(|error| panic!("{error}"));
     let graph = primitives(program).unwrap_or_else(|error| panic!("{error}"));
     let tensor = |(values, (_, _, kind)): (&orch_mugraph::array::Array<f64>, (_, _, InputKind))| {
@@ -49,7 +51,8 @@ fn every_operator_has_primitives() {
         );
         let program = parse(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
         let worst = difference(&program);
-        assert!(worst < 1e-9, "{worst}: {text}");
+        // Constants of the primitives are f32.
+        assert!(worst < 1e-6, "{worst}: {text}");
     }
 }
 
@@ -58,7 +61,7 @@ fn programs_of_the_paper_have_primitives() {
     for name in ["osdi_gqa", "osdi_rmsnorm", "osdi_gated_mlp", "osdi_lora", "osdi_ntrans", "mlp_adapter"] {
         let program = resized(&program(name), &[(256, 32), (4096, 256), (6144, 512), (8192, 256)]);
         let worst = difference(&program);
-        assert!(worst < 1e-9, "{worst}: {name}");
+        assert!(worst < 1e-6, "{worst}: {name}");
     }
 }
 

@@ -174,8 +174,7 @@ impl Model {
         let prepared = self.prepared(backend, clock, options)?;
         let ctx = prepared.context(backend);
         let chosen = found.chosen(ctx)?;
-        let made =
-            clock.run("implement", || implement(ctx, vec![chosen.clone()], &Measured::default(), options))?;
+        let made = clock.run("implement", || implement(ctx, vec![chosen], &Measured::default(), options))?;
         let implementation = made.map_err(|_| Error::Unsupported("the µGraph is not lowered".to_owned()))?;
         let modelled_us = implementation.columns.iter().map(|column| column.cost_us).sum();
         let plan = Plan { modelled_us, candidates: 1, distinct: 1, is_complete: true, ..Plan::default() };

@@ -1,14 +1,16 @@
 //! `orchestrion superoptimize`: the cheapest µGraphs of a program, with proofs, and code that runs.
 
 use crate::print::{note_line, outln};
-use crate::{CompileArguments, files};
+use crate::{CompileArguments, files, parse_budget};
 use clap::{Args, ValueEnum};
-use orchestrion::superoptimize::{self, Baseline, Certificate, NotLowered, Program, Proved, Searched, Timed};
+use orchestrion::superoptimize::{
+    self, Baseline, Certificate, NotLowered, Program, Proved, SEARCH_BUDGET, Searched, Timed,
+};
 use orchestrion::{Artifact, Error, Options, emit, whole_file};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Arguments of `superoptimize`.
 #[derive(Args)]
@@ -28,6 +30,9 @@ pub struct Arguments {
     /// Folder for what --emit writes (default: the current folder)
     #[arg(long, value_name = "DIR", requires = "emit")]
     emit_dir: Option<PathBuf>,
+    /// Time for searches beyond the first: elementwise chains as one value, and more operators in a block (default: 15)
+    #[arg(long, value_name = "SECONDS", value_parser = parse_budget)]
+    search_budget: Option<Duration>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -92,7 +97,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut rows = Vec::new();
     for (program, stem) in programs.iter().zip(&stems) {
         let start = Instant::now();
-        let searched = superoptimize::find(program, &options)?;
+        let searched =
+            superoptimize::find(program, arguments.search_budget.unwrap_or(SEARCH_BUDGET), &options)?;
         let seconds = start.elapsed().as_secs_f64();
         let emission = arguments.emit.map(|kind| EmittedFiles::of(arguments, kind, stem));
         let certificates = certificate_paths(arguments, stem, searched.found.proved.len());

@@ -87,6 +87,7 @@ fn substitute_candidates(
             below_us: if options.prefer_found { f64::INFINITY } else { slack * request.spent_us / MARGIN },
             states: (STATES * if options.prefer_found { 1.0 } else { request.gain_us / spent_us }).ceil()
                 as u64,
+            budget: None,
             layout: &views.key(),
             computed: views.computed(),
             wide: views.wide(ctx),

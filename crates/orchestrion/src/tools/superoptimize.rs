@@ -13,6 +13,7 @@ use orch_mugraph::search::limits::InputSet;
 use orch_mugraph::{MuGraph, SuperoptimizeError};
 use serde::Serialize;
 use std::path::Path;
+use std::time::Duration;
 
 pub use crate::search::finder::Searched;
 pub use orch_mugraph::verify::CertificateError;
@@ -189,17 +190,22 @@ pub fn read_certificate(path: &Path) -> Result<Certificate, Error> {
     Certificate::from_json(&read_text(path)?).map_err(wrong)
 }
 
-/// Finds and proves the cheapest µGraphs of a program for the target of the options, or takes what is known.
+/// Time for searches of a program of which nothing is found by the first one.
+pub const SEARCH_BUDGET: Duration = Duration::from_secs(15);
+
+/// Finds and proves the cheapest µGraphs of a program for the target of the options, or takes what is known. Elementwise chains are one
+/// value, and blocks may have more operators, as far as `budget` goes.
 ///
 /// # Errors
 /// If the target is not known, the program is outside what is searched, or the work is cancelled.
-pub fn find(program: &Program, options: &Options) -> Result<Searched, Error> {
+pub fn find(program: &Program, budget: Duration, options: &Options) -> Result<Searched, Error> {
     let backend = build::find(options, None)?;
     let query = SearchQuery {
         program: &program.graph,
         must_be_stable: program.must_be_stable,
         below_us: f64::INFINITY,
         states: u64::MAX,
+        budget: Some(budget),
         computed: InputSet::default(),
         wide: InputSet::default(),
         layout: "row-major",
