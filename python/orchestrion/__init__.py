@@ -21,8 +21,10 @@ from orchestrion._errors import (
 from orchestrion._executable import Context, Executable, OutputCheck, Report, Tensor, Timing, Verification
 from orchestrion._native import __version__
 from orchestrion._session import InferenceSession, NodeArg, SessionOptions
+from orchestrion._superoptimize import Certificate, Superoptimized, Times, superoptimize
 
 __all__ = [
+    "Certificate",
     "Context",
     "DynamicExecutable",
     "Error",
@@ -37,7 +39,9 @@ __all__ = [
     "OutputCheck",
     "Report",
     "SessionOptions",
+    "Superoptimized",
     "Tensor",
+    "Times",
     "Timing",
     "Unsupported",
     "UsageError",
@@ -45,4 +49,5 @@ __all__ = [
     "__version__",
     "compile",
     "load",
+    "superoptimize",
 ]

@@ -90,7 +90,7 @@ def compile(  # noqa: A001 - the name that users expect
     )
     if device is not None:
         options["target"] = device
-    source = _source(model)
+    source = source_of(model)
     given = {name: tuple(int(size) for size in shape) for name, shape in (shapes or {}).items()}
     dims = dict(dims or {})
     declared, _ = _native.declaration(source)
@@ -262,7 +262,8 @@ def _zig(cache_dir: str) -> str | None:
     return str(script)
 
 
-def _source(model: Model) -> bytes | str:
+def source_of(model: Model) -> bytes | str:
+    """A model as the native module takes it."""
     if isinstance(model, (str, os.PathLike)):
         return os.fspath(model)
     if isinstance(model, (bytes, bytearray, memoryview)):

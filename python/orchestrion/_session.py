@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from orchestrion import _native
-from orchestrion._compile import DynamicExecutable, _source, compile, load
+from orchestrion._compile import DynamicExecutable, compile, load, source_of
 from orchestrion._errors import UsageError
 from orchestrion._executable import Executable
 from orchestrion._tensors import NAMES
@@ -72,7 +72,7 @@ class InferenceSession:
             self._inputs = [_node_arg(*port) for port in self._executable.inputs]
             self._outputs = [_node_arg(*port) for port in self._executable.outputs]
         else:
-            inputs, outputs = _native.declaration(_source(path_or_bytes))
+            inputs, outputs = _native.declaration(source_of(path_or_bytes))
             self._inputs = [_node_arg(*port) for port in inputs]
             self._outputs = [_node_arg(*port) for port in outputs]
             self._executable = compile(path_or_bytes, device=self._device, threads=threads, **options)

@@ -3,10 +3,10 @@
 use crate::alike::{Class, Walk};
 use crate::degree::{Polynomial, fractions};
 use crate::eval::{Domain, Stop, Strided, cost, each_index, evaluate, index_of};
-use crate::exponents::{Atoms, Condition, Facts, WAYS, common, conditions, facts, hashed, needs};
+use crate::exponents::{Atoms, Condition, Facts, WAYS, common, conditions, facts, hashed, is_product, needs};
 use crate::field::Key;
 use crate::independent::{Sites, Values};
-use crate::program::{Op, Program, Scalar, lens};
+use crate::program::{Program, lens};
 use crate::real::Floats;
 use crate::residue::{Residue, Residues, Round, canonical};
 use crate::verdict::{Proof, Verdict, Witness};
@@ -565,7 +565,7 @@ fn undefined(stop: Stop) -> Stop {
 fn unsure(program: &Program, facts: &[Facts]) -> BTreeSet<(Condition, usize)> {
     let is_sure = |&(condition, tensor): &(Condition, usize)| match condition {
         // Factors are conditions of their own.
-        Condition::Divisor => facts[tensor].is_positive || program.nodes[tensor].op == Op::Each(Scalar::Mul),
+        Condition::Divisor => facts[tensor].is_positive || is_product(&program.nodes[tensor].op),
         Condition::Radicand => facts[tensor].is_nonnegative && facts[tensor].is_finite,
         Condition::Logarithm => facts[tensor].is_positive,
     };

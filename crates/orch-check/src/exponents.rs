@@ -109,6 +109,15 @@ pub enum Condition {
     Logarithm,
 }
 
+/// True of what is zero exactly where an operand is.
+pub fn is_product(op: &Op) -> bool {
+    match op {
+        Op::Each(Scalar::Mul | Scalar::Square) => true,
+        Op::Each(Scalar::Scale(ratio)) => ratio.num != 0,
+        _ => false,
+    }
+}
+
 /// The factors of divisors, and the operands of roots and logarithms.
 pub fn conditions(program: &Program) -> BTreeSet<(Condition, usize)> {
     let mut found = BTreeSet::new();
@@ -121,8 +130,8 @@ pub fn conditions(program: &Program) -> BTreeSet<(Condition, usize)> {
         };
         let mut open = vec![node.args[0]];
         while let Some(at) = open.pop() {
-            let is_product = condition == Condition::Divisor && program.nodes[at].op == Op::Each(Scalar::Mul);
-            if found.insert((condition, at)) && is_product {
+            let has_factors = condition == Condition::Divisor && is_product(&program.nodes[at].op);
+            if found.insert((condition, at)) && has_factors {
                 open.extend(&program.nodes[at].args);
             }
         }

@@ -1,185 +1,130 @@
-//! Mutants of right candidates that an interpreter of floating-point numbers, which shares no code with the checker, shows to
-//! be wrong: none is proved.
+//! Mutants of right candidates that an interpreter of floating-point numbers shows to be wrong: neither the checker nor the prover
+//! accepts one.
+//!
+//! `MUTANTS` sets how many, `MUTANTS_SEED` by which numbers. `MUTANTS_PER_CELL` asks for as many distinct ones of each kind of change and
+//! each kind of values instead, half of them with a second change.
 
 mod common;
 
+use common::mutate::{Pair, Random, is_wrong, mutated, pairs, seed, setting};
 use common::{PLENTY, is_proved};
-use orch_check::{check, parse};
-use orch_mugraph::{MuGraph, Precision, array::Array, interpret};
-use std::collections::BTreeMap;
-use std::path::Path;
+use orch_check::{Verdict, check, parse};
+use orch_mugraph::{MuGraph, VerifyOptions, verify};
+use std::collections::{BTreeMap, HashSet};
 
-/// What the mutants of a run are drawn by; any other number will do.
-const SEED: u64 = 1;
 /// How many wrong ones a run tries.
-const WANTED: usize = 2000;
+const WANTED: u64 = 2000;
 
-struct Random(u64);
+/// Draws for each mutant that a cell wants, after which it counts as exhausted.
+const DRAWS: u64 = 400;
 
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % limit.max(1)
-    }
+/// A wrong candidate.
+struct Mutant {
+    /// The kind of its first change.
+    class: &'static str,
+    text: String,
+    graph: MuGraph,
+    /// True if it has a second change.
+    is_second: bool,
 }
 
-/// Words that may stand for each other.
-const WORDS: [(&str, &[&str]); 5] = [
-    ("function", &["exp", "square", "sqrt", "silu", "sigmoid", "tanh", "gelu", "relu", "erf", "guard"]),
-    ("arithmetic", &["add", "sub", "mul", "div", "max"]),
-    ("reduction", &["sum", "largest"]),
-    ("accumulation", &["accumulate sum", "accumulate max"]),
-    ("maximum", &["running_max", "scale(1)"]),
-];
-
-/// A text with something changed in one line, and the class of the change.
-fn mutated(text: &str, random: &mut Random) -> Option<(String, &'static str)> {
-    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    let at = 1 + random.below(lines.len() - 1);
-    let line = lines[at].clone();
-    if line.contains("input") || line.contains(" = mask \"") {
-        return None;
+/// A wrong mutant of a pair; `None` if what was drawn is not valid, or right.
+fn mutant(pair: &Pair, is_second: bool, random: &mut Random) -> Option<Mutant> {
+    let (mut text, class) = mutated(&pair.candidate, random)?;
+    if is_second {
+        orch_mugraph::parse(&text).ok()?;
+        let mut again = (0..100).filter_map(|_| mutated(&text, random));
+        text = again.find(|(text, _)| orch_mugraph::parse(text).is_ok())?.0;
     }
-    let kind = random.below(6);
-    let (new, class) = match kind {
-        0 => {
-            let (class, words) = WORDS[random.below(WORDS.len())];
-            let known = words
-                .iter()
-                .find(|word| line.contains(&format!(" {word} ")) || line.contains(&format!(" {word}(")))?;
-            (line.replacen(known, words[random.below(words.len())], 1), class)
-        }
-        1 => (with_number(&line, 's', random)?, "operand"),
-        2 => (with_number(&line, 't', random)?, "tensor"),
-        3 => {
-            // A number in parentheses, a degree, a loop or a grid.
-            let places: Vec<usize> =
-                line.char_indices().filter(|(_, c)| c.is_ascii_digit()).map(|(at, _)| at).collect();
-            let place = *places.get(random.below(places.len()))?;
-            let before = line[..place].chars().last();
-            if matches!(before, Some('s' | 't')) || before.is_some_and(|c| c.is_ascii_digit()) {
-                return None;
-            }
-            (format!("{}{}{}", &line[..place], random.below(5), &line[place + 1..]), "number")
-        }
-        4 => {
-            let (head, rest) = line.split_once('[')?;
-            let (inside, tail) = rest.split_once(']')?;
-            let mut items: Vec<&str> = inside.split(',').map(str::trim).collect();
-            let (a, b) = (random.below(items.len()), random.below(items.len()));
-            items.swap(a, b);
-            if random.below(3) == 0 {
-                items[a] = ["-", "0", "1", "2"][random.below(4)];
-            }
-            (format!("{head}[{}]{tail}", items.join(", ")), "map")
-        }
-        _ => {
-            let (head, along) = line.rsplit_once(' ').filter(|_| line.contains("load"))?;
-            let other = ["-", "0", "1", "2"][random.below(4)];
-            if along == other { return None } else { (format!("{head} {other}"), "loop") }
-        }
-    };
-    if new == line {
-        return None;
-    }
-    lines[at] = new;
-    Some((lines.join("\n"), class))
+    let graph = orch_mugraph::parse(&text).ok()?;
+    let shapes =
+        |graph: &MuGraph| graph.outputs().iter().map(|(_, id)| graph.shape(*id).to_vec()).collect::<Vec<_>>();
+    let is_mutant = shapes(&graph) == shapes(&pair.program) && is_wrong(&pair.program, &graph, random);
+    is_mutant.then_some(Mutant { class, text, graph, is_second })
 }
 
-/// Another operand after the `=`.
-fn with_number(line: &str, letter: char, random: &mut Random) -> Option<String> {
-    let start = line.find(" = ")? + 3;
-    let places: Vec<usize> = line[start..]
-        .match_indices(letter)
-        .map(|(at, _)| start + at)
-        .filter(|&at| {
-            line[at + 1..].starts_with(|c: char| c.is_ascii_digit())
-                && !line[..at].ends_with(char::is_alphanumeric)
-        })
-        .collect();
-    let place = *places.get(random.below(places.len()))?;
-    let digits = line[place + 1..].chars().take_while(char::is_ascii_digit).count();
-    Some(format!("{}{letter}{}{}", &line[..place], random.below(14), &line[place + 1 + digits..]))
+/// What both say of the mutants of a cell.
+#[derive(Default)]
+struct Cell {
+    first: u64,
+    second: u64,
+    refuted: u64,
+    cannot_say: u64,
+    unread: u64,
 }
 
-fn inputs(graph: &MuGraph, random: &mut Random, scale: f64) -> Vec<Array<f64>> {
-    let mut inputs = Vec::new();
-    for (id, _, kind) in graph.inputs() {
-        let is_mask = kind == orch_mugraph::InputKind::Mask;
-        inputs.push(Array::from_fn(graph.shape(id), |_| {
-            let x = random.below(1 << 20) as f64 / f64::from(1 << 19) - 1.0;
-            if is_mask { f64::from(u8::from(x > -0.5)) } else { scale * x }
-        }));
+impl Cell {
+    /// Asks both; the test fails if one accepts.
+    fn judge(&mut self, pair: &Pair, mutant: &Mutant, seed: u128) {
+        let Mutant { class, text, graph, is_second } = mutant;
+        match parse(text).map(|read| check(&pair.ours, &read[0], seed, PLENTY)) {
+            Ok(verdict) if is_proved(&verdict) => panic!("checker, {class}: {verdict:?}\n{text}"),
+            Ok(Verdict::Refuted(_)) => self.refuted += 1,
+            Ok(_) => self.cannot_say += 1,
+            // Programs of the checker have no empty tensors.
+            Err(_) => self.unread += 1,
+        }
+        let proof = verify(&pair.program, graph, &VerifyOptions::default());
+        assert!(proof.is_err(), "prover, {class}:\n{text}");
+        *if *is_second { &mut self.second } else { &mut self.first } += 1;
     }
-    inputs
-}
-
-/// True if floating-point numbers show that the outputs differ by more than rounding, where the program's are finite. What
-/// is not finite in the candidate counts where numbers are small: elsewhere it may have overflowed.
-fn is_wrong(program: &MuGraph, candidate: &MuGraph, random: &mut Random) -> bool {
-    [0.3, 1.0, 3.0].into_iter().any(|magnitude| {
-        let inputs = inputs(program, random, magnitude);
-        let run = |graph| interpret(graph, &inputs, Precision::F64);
-        let (Ok(expected), Ok(given)) = (run(program), run(candidate)) else { return false };
-        expected.iter().zip(&given).any(|(expected, given)| {
-            let finite = expected.data.iter().filter(|x| x.is_finite());
-            let scale = finite.fold(1e-3, |scale: f64, x| scale.max(x.abs()));
-            let differs = |a: f64, b: f64| {
-                b.is_finite() && (a - b).abs() > 1e-6 * scale || magnitude < 1.0 && !b.is_finite()
-            };
-            expected.data.iter().zip(&given.data).any(|(&a, &b)| a.is_finite() && differs(a, b))
-        })
-    })
 }
 
 #[test]
-fn no_wrong_mutant_is_proved() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/small");
-    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let mut pairs = Vec::new();
-    for path in &paths {
-        let text = std::fs::read_to_string(path).unwrap();
-        let (program, candidate) = text.split_at(text.rfind("mugraph").unwrap());
-        let both = [parse(program).unwrap(), parse(candidate).unwrap()].concat();
-        let verdict = check(&both[0], &both[1], 1, PLENTY);
-        assert!(is_proved(&verdict), "{}: {verdict:?}", path.display());
-        pairs.push((orch_mugraph::parse(program).unwrap(), both[0].clone(), candidate.to_owned()));
-    }
-    let seed = std::env::var("MUTANTS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED);
-    let wanted = std::env::var("MUTANTS").ok().and_then(|count| count.parse().ok()).unwrap_or(WANTED);
+fn no_wrong_mutant_is_accepted() {
+    let pairs = pairs();
+    let seed = seed();
+    println!("seed {seed}");
     let mut random = Random(seed);
-    let mut counts: BTreeMap<&str, [usize; 4]> = BTreeMap::new();
+    let mut cells: BTreeMap<(&str, &str), Cell> = BTreeMap::new();
+    let per_cell = setting("MUTANTS_PER_CELL", 0);
     let mut tried = 0;
-    while tried < wanted {
-        let (program, ours, candidate) = &pairs[random.below(pairs.len())];
-        let Some((mut text, mut class)) = mutated(candidate, &mut random) else { continue };
-        if random.below(2) == 0 && orch_mugraph::parse(&text).is_ok() {
-            let again = (0..100).filter_map(|_| mutated(&text, &mut random));
-            let Some((second, _)) = again.into_iter().find(|(text, _)| orch_mugraph::parse(text).is_ok())
-            else {
-                continue;
-            };
-            (text, class) = (second, "second order");
-        }
-        let Ok(theirs) = orch_mugraph::parse(&text) else { continue };
-        let shapes = |graph: &MuGraph| {
-            graph.outputs().iter().map(|(_, id)| graph.shape(*id).to_vec()).collect::<Vec<_>>()
-        };
-        if shapes(&theirs) != shapes(program) || !is_wrong(program, &theirs, &mut random) {
-            continue;
-        }
-        tried += 1;
-        let read = parse(&text).unwrap_or_else(|e| panic!("the checker does not read this: {e}\n{text}"));
-        let verdict = check(ours, &read[0], u128::from(seed) << 32 | tried as u128, PLENTY);
-        assert!(!is_proved(&verdict), "{class}: {verdict:?}\n{text}");
-        let count = counts.entry(class).or_default();
-        match verdict {
-            orch_check::Verdict::Refuted(_) => count[0] += 1,
-            _ => count[1] += 1,
+    if per_cell == 0 {
+        let wanted = setting("MUTANTS", WANTED);
+        while tried < wanted {
+            let pair = &pairs[random.below(pairs.len())];
+            let is_second = random.below(2) == 0;
+            let Some(mutant) = mutant(pair, is_second, &mut random) else { continue };
+            tried += 1;
+            let cell = cells.entry((mutant.class, pair.values)).or_default();
+            cell.judge(pair, &mutant, u128::from(seed) << 32 | u128::from(tried));
         }
     }
-    println!("class: refuted, cannot say");
-    counts.iter().for_each(|(class, count)| println!("{class}: {}, {}", count[0], count[1]));
-    assert!(counts.len() >= 8, "{counts:?}");
+    for pair in pairs.iter().filter(|_| per_cell > 0) {
+        fill(pair, per_cell, &mut cells, (seed, &mut tried), &mut random);
+    }
+    println!(
+        "| change | values | one change | two | refuted | cannot say | not read |\n|---|---|---|---|---|---|---|"
+    );
+    for ((class, values), Cell { first, second, refuted, cannot_say, unread }) in &cells {
+        println!("| {class} | {values} | {first} | {second} | {refuted} | {cannot_say} | {unread} |");
+    }
+    println!("{tried} mutants, none accepted by checker or prover");
+    let unread: u64 = cells.values().map(|cell| cell.unread).sum();
+    assert!(unread * 50 < tried, "{unread} of {tried} are not read by the checker");
+    assert!(cells.len() >= 40, "{}", cells.len());
+}
+
+/// Fills the cells of a pair, as far as there are distinct mutants: half with one change, half with two; where there are not as many with
+/// one, with more of two.
+fn fill<'a>(
+    pair: &'a Pair,
+    per_cell: u64,
+    cells: &mut BTreeMap<(&'static str, &'a str), Cell>,
+    (seed, tried): (u64, &mut u64),
+    random: &mut Random,
+) {
+    let mut known = HashSet::new();
+    for is_second in [false, true] {
+        for _ in 0..per_cell * DRAWS {
+            let Some(mutant) = mutant(pair, is_second, random) else { continue };
+            let cell = cells.entry((mutant.class, pair.values)).or_default();
+            let wanted = if is_second { per_cell } else { per_cell / 2 };
+            if cell.first + cell.second >= wanted || !known.insert(mutant.text.clone()) {
+                continue;
+            }
+            *tried += 1;
+            cell.judge(pair, &mutant, u128::from(seed) << 32 | u128::from(*tried));
+        }
+    }
 }

@@ -12,6 +12,7 @@ pub mod floats;
 pub mod graph;
 pub mod lower;
 pub mod op;
+mod primitives;
 pub mod rational;
 pub mod search;
 pub mod stabilise;
@@ -28,10 +29,11 @@ pub use graph::{
     Accumulation, BlockGraph, GraphError, InputKind, MuGraph, Node, Store, TensorId, TileId, TileNode,
 };
 pub use op::{BinaryFn, Op, ReduceFn, UnaryFn};
+pub use primitives::{NoPrimitives, primitives};
 pub use rational::Rational;
 pub use stabilise::{Stable, Unstable, stabilise};
 pub use superoptimize::{
-    Proved, Rank, SuperoptimizeError, SuperoptimizeOptions, Superoptimized, superoptimize,
+    NotLowered, Proved, Rank, SuperoptimizeError, SuperoptimizeOptions, Superoptimized, superoptimize,
 };
 pub use text::{ParseError, parse, print};
 pub use validate::validate;

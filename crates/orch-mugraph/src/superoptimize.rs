@@ -1,11 +1,15 @@
 //! From a program to proved µGraphs: search, stable forms, proofs.
 
 use crate::graph::{MuGraph, Node};
+use crate::print;
+use crate::search::chains::Chains;
+use crate::search::limits::Counts;
 use crate::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume};
 use crate::stabilise::{Unstable, check_maxima, stabilise, unstable};
 use crate::verify::{Certificate, VerifyOptions, verify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// How to superoptimize.
 #[derive(Clone, Copy, Debug)]
@@ -14,8 +18,11 @@ pub struct SuperoptimizeOptions {
     pub search: SearchOptions,
     /// How to prove.
     pub verify: VerifyOptions,
-    /// States after which the search is given up, and nothing is found.
+    /// States after which a search is given up, and nothing is found.
     pub states: u64,
+    /// Time in which further searches are begun: of the program with its elementwise chains as one value, and of more operators, until
+    /// something is found. `None` searches once, and results depend on no clock.
+    pub budget: Option<Duration>,
     /// µGraphs that are to be proved, the cheapest ones.
     pub proofs: usize,
     /// Of how many numbers of blocks what was found is proved.
@@ -32,6 +39,7 @@ impl Default for SuperoptimizeOptions {
             search,
             verify,
             states: u64::MAX,
+            budget: None,
             proofs: 2,
             schedules: 1,
             must_be_stable: false,
@@ -60,12 +68,28 @@ pub struct Superoptimized {
     pub proved: Vec<Proved>,
     /// Why cheaper candidates are not among them.
     pub refused: Vec<String>,
+    /// What was found and does not become kernels, the cheapest of each reason; the cheapest first.
+    #[serde(default)]
+    pub not_lowered: Vec<NotLowered>,
     /// What the search did.
     pub report: SearchReport,
 }
 
-/// The cost of a µGraph, in microseconds, by what becomes of it; `None` if nothing does. It is told the modelled time.
-pub type Rank<'a> = dyn Fn(&MuGraph, f64) -> Option<f64> + 'a;
+/// µGraphs that were found and do not become kernels for the same reason.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NotLowered {
+    /// Why not, for the first of their numbers of blocks.
+    pub reason: String,
+    /// How many there are.
+    pub count: usize,
+    /// Modelled microseconds of the cheapest, by the search.
+    pub cost_us: f64,
+    /// The text of the cheapest. It passed the screening of the search, and is not proved.
+    pub candidate: String,
+}
+
+/// The cost of a µGraph, in microseconds, by what becomes of it, or why nothing does. It is told the modelled time.
+pub type Rank<'a> = dyn Fn(&MuGraph, f64) -> Result<f64, String> + 'a;
 
 /// Why there is no result.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -77,6 +101,9 @@ pub enum SuperoptimizeError {
     #[error("interrupted")]
     Interrupted,
 }
+
+/// Candidates that are looked at for a stable form after as many without one as are to be proved.
+const STABLE_TRIES: usize = 16;
 
 /// States between two looks at whether to go on.
 const STATES: u64 = 200_000;
@@ -96,7 +123,7 @@ impl Proved {
     /// # Errors
     /// Why not.
     pub fn check(&self, program: &MuGraph, must_be_stable: bool) -> Result<(), String> {
-        if self.certificate.program != crate::print(program) {
+        if self.certificate.program != print(program) {
             return Err("the proof is of another program".to_owned());
         }
         self.certificate.check().map_err(|error| error.to_string())?;
@@ -112,7 +139,8 @@ impl Proved {
     }
 }
 
-/// Finds the cheapest µGraphs of a program, by `rank`, and proves them. `goes_on` is asked now and then.
+/// Finds the cheapest µGraphs of a program, by `rank`, and proves them: those whose exponentials may overflow only if none is
+/// found that has a stable form. `goes_on` is asked now and then.
 ///
 /// # Errors
 /// If the search does not cover the program, or `goes_on` says no.
@@ -123,39 +151,102 @@ pub fn superoptimize(
     goes_on: &dyn Fn() -> bool,
 ) -> Result<Superoptimized, SuperoptimizeError> {
     let (found, report) = search(program, options, goes_on)?;
-    let mut result = Superoptimized { report, ..Superoptimized::default() };
-    for (cost_us, graph) in ranked(found, options.schedules, rank) {
-        if result.proved.len() >= options.proofs {
+    let Ranked { lowered, not_lowered } = ranked(found, options.schedules, rank);
+    let mut result = Superoptimized { report, not_lowered, ..Superoptimized::default() };
+    let try_one = |cost_us, graph: &MuGraph, must_be_stable| {
+        let options = SuperoptimizeOptions { must_be_stable, ..*options };
+        let proof = prove(program, graph, &options).map_err(|reason| reason.to_string())?;
+        let Proof { certificate, maxima, unstable } = proof;
+        let proved = Proved { certificate, maxima, unstable, cost_us };
+        // A stable form has operators that the candidate has not.
+        let stable = proved.graph().map_err(|error| error.to_string())?;
+        let lowered = rank(&stable, cost_us);
+        lowered.map_err(|reason| format!("its stable form does not become kernels: {reason}"))?;
+        Ok(proved)
+    };
+    let mut choice = StableFirst { wanted: options.proofs, ..StableFirst::default() };
+    for (cost_us, graph) in lowered {
+        if choice.is_done() {
             break;
         }
         if !goes_on() {
             return Err(SuperoptimizeError::Interrupted);
         }
-        let (certificate, maxima, unstable) = match prove(program, &graph, options) {
-            Ok(proof) => proof,
-            Err(reason) => {
-                result.refused.push(reason.to_string());
-                continue;
-            }
-        };
-        let proved = Proved { certificate, maxima, unstable, cost_us };
-        // A stable form has operators that the candidate has not.
-        let becomes_kernels = proved.graph().is_ok_and(|stable| rank(&stable, cost_us).is_some());
-        match becomes_kernels {
-            true => result.proved.push(proved),
-            false => result.refused.push("its stable form does not become kernels".to_owned()),
+        let must_be_stable = options.must_be_stable || choice.needs_stable();
+        choice.add(try_one(cost_us, &graph, must_be_stable));
+    }
+    (result.proved, result.refused) = choice.finish();
+    Ok(result)
+}
+
+/// Chooses the first µGraphs that are proved: of those without a stable form none, if another has one.
+#[derive(Default)]
+struct StableFirst {
+    /// How many are wanted.
+    wanted: usize,
+    stable: Vec<Proved>,
+    unstable: Vec<Proved>,
+    /// µGraphs that were looked at after as many without a stable form as are wanted.
+    tries: usize,
+    refused: Vec<String>,
+}
+
+impl StableFirst {
+    /// True if more µGraphs change nothing, or are not worth it.
+    fn is_done(&self) -> bool {
+        self.stable.len() >= self.wanted || self.tries >= STABLE_TRIES
+    }
+
+    /// True if one without a stable form is of no use any more.
+    fn needs_stable(&self) -> bool {
+        !self.stable.is_empty() || self.unstable.len() >= self.wanted
+    }
+
+    fn add(&mut self, proved: Result<Proved, String>) {
+        self.tries += usize::from(self.unstable.len() >= self.wanted);
+        match proved {
+            Ok(proved) if proved.unstable.is_some() => self.unstable.push(proved),
+            Ok(proved) => self.stable.push(proved),
+            Err(reason) => self.refused.push(reason),
         }
     }
-    Ok(result)
+
+    /// What is taken, and why others are not.
+    fn finish(mut self) -> (Vec<Proved>, Vec<String>) {
+        if self.stable.is_empty() {
+            return (self.unstable, self.refused);
+        }
+        let reasons = self.unstable.into_iter().filter_map(|proved| proved.unstable);
+        self.refused.extend(reasons.map(|reason| format!("not stable, and others are: {reason}")));
+        (self.stable, self.refused)
+    }
+}
+
+/// What was found, by whether it becomes kernels.
+struct Ranked {
+    /// µGraphs by their costs.
+    lowered: Vec<(f64, MuGraph)>,
+    /// The others by reason.
+    not_lowered: Vec<NotLowered>,
 }
 
 /// Of what was found the cheapest numbers of blocks and iterations, at most `schedules` of different numbers of blocks; the
 /// cheapest first.
-fn ranked(found: Vec<Found>, schedules: usize, rank: &Rank<'_>) -> Vec<(f64, MuGraph)> {
-    let best = |found: Found| {
-        let all = std::iter::once((found.cost_us, found.graph)).chain(found.alternatives);
-        let costs = all.filter_map(|(modelled_us, graph)| Some((rank(&graph, modelled_us)?, graph)));
-        let mut costs: Vec<(f64, MuGraph)> = costs.collect();
+fn ranked(found: Vec<Found>, schedules: usize, rank: &Rank<'_>) -> Ranked {
+    let mut not_lowered: Vec<NotLowered> = Vec::new();
+    let mut best = |found: Found| {
+        let preferred = (found.cost_us, found.graph.clone());
+        let mut failure = None;
+        let mut costs: Vec<(f64, MuGraph)> = Vec::new();
+        for (modelled_us, graph) in std::iter::once((found.cost_us, found.graph)).chain(found.alternatives) {
+            match rank(&graph, modelled_us) {
+                Ok(cost_us) => costs.push((cost_us, graph)),
+                Err(reason) => failure = failure.or(Some(reason)),
+            }
+        }
+        if let Some(reason) = failure.filter(|_| costs.is_empty()) {
+            add_not_lowered(&mut not_lowered, reason, preferred);
+        }
         costs.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut kept: Vec<(f64, MuGraph)> = Vec::new();
         for (cost_us, graph) in costs {
@@ -165,13 +256,27 @@ fn ranked(found: Vec<Found>, schedules: usize, rank: &Rank<'_>) -> Vec<(f64, MuG
         }
         kept
     };
-    let mut ranked: Vec<(f64, MuGraph)> = found.into_iter().flat_map(best).collect();
-    ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut lowered: Vec<(f64, MuGraph)> = found.into_iter().flat_map(&mut best).collect();
+    lowered.sort_by(|a, b| a.0.total_cmp(&b.0));
     if schedules > 1 {
-        same_blocks_last(&mut ranked);
-        kernels_in_turns(&mut ranked);
+        same_blocks_last(&mut lowered);
+        kernels_in_turns(&mut lowered);
     }
-    ranked
+    not_lowered.sort_by(|a, b| a.cost_us.total_cmp(&b.cost_us));
+    Ranked { lowered, not_lowered }
+}
+
+/// Counts a µGraph that does not become kernels.
+fn add_not_lowered(all: &mut Vec<NotLowered>, reason: String, (cost_us, graph): (f64, MuGraph)) {
+    match all.iter_mut().find(|known| known.reason == reason) {
+        None => all.push(NotLowered { reason, count: 1, cost_us, candidate: print(&graph) }),
+        Some(known) => {
+            known.count += 1;
+            if cost_us < known.cost_us {
+                (known.cost_us, known.candidate) = (cost_us, print(&graph));
+            }
+        }
+    }
 }
 
 /// Moves all but the cheapest of the same numbers of blocks behind the others, which differ more from each other in truth. The
@@ -211,37 +316,137 @@ fn grids(graph: &MuGraph) -> Vec<&[usize]> {
     blocks.collect()
 }
 
+/// Operators of a block, one after the other, where nothing was found with fewer.
+const DEEPER_OPS: [usize; 3] = [17, 21, 26];
+
+/// How many times as many states each of them may visit for a structure.
+const DEEPER_STATES: usize = 2;
+
+/// What was found by all searches, and the report of the last one that found something, with the counts of all.
 fn search(
     program: &MuGraph,
     options: &SuperoptimizeOptions,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(Vec<Found>, SearchReport), SuperoptimizeError> {
+    let Some(budget) = options.budget else {
+        let stopped = || format!("{} states were not enough", options.states);
+        return Ok(search_once(program, options, goes_on)?.unwrap_or_else(|| {
+            (Vec::new(), SearchReport { stopped: stopped(), ..SearchReport::default() })
+        }));
+    };
+    let start = Instant::now();
+    let has_time = || start.elapsed() < budget;
+    let mut counts = Counts::default();
+    let mut found = Vec::new();
+    let mut report = SearchReport { stopped: "no search ended".into(), ..SearchReport::default() };
+    let mut take = |outcome: Option<(Vec<Found>, SearchReport)>, found: &mut Vec<Found>| {
+        let Some((more, own)) = outcome else { return };
+        counts.add(&own.counts);
+        if found.is_empty() || !more.is_empty() {
+            report = own;
+        }
+        found.extend(more);
+    };
+    let chains = Chains::of(program);
+    let contracted = |chains: &Chains<'_>, options: &SuperoptimizeOptions, goes_on: &dyn Fn() -> bool| {
+        let outcome = search_once(&chains.contracted, options, goes_on)?;
+        Ok(outcome.map(|(found, report)| (expanded(chains, found, options), report)))
+    };
+    if let Some(chains) = &chains {
+        take(contracted(chains, options, &|| goes_on() && has_time()).or_else(given_up)?, &mut found);
+    }
+    // Without smaller program, this is the only search that finds small things: it ends when it is done.
+    let is_alone = found.is_empty() && chains.is_none();
+    take(
+        search_once(program, options, &|| goes_on() && (is_alone || has_time())).or_else(given_up)?,
+        &mut found,
+    );
+    for ops in DEEPER_OPS {
+        if !found.is_empty() || !has_time() {
+            break;
+        }
+        let mut deeper = *options;
+        deeper.search.limits.ops = ops;
+        deeper.search.limits.states *= DEEPER_STATES;
+        let more = match &chains {
+            Some(chains) => contracted(chains, &deeper, &|| goes_on() && has_time()),
+            None => search_once(program, &deeper, &|| goes_on() && has_time()),
+        };
+        take(more.or_else(given_up)?, &mut found);
+    }
+    if !goes_on() {
+        return Err(SuperoptimizeError::Interrupted);
+    }
+    report.counts = counts;
+    if !has_time() {
+        report.stopped += &format!("; further searches ended after {:.0} s", budget.as_secs_f64());
+    }
+    Ok((found, report))
+}
+
+/// A search that time ended has no result.
+fn given_up<T>(error: SuperoptimizeError) -> Result<Option<T>, SuperoptimizeError> {
+    match error {
+        SuperoptimizeError::Interrupted => Ok(None),
+        SuperoptimizeError::Outside(_) => Err(error),
+    }
+}
+
+/// What was found for a smaller program, with its chains.
+fn expanded(chains: &Chains<'_>, found: Vec<Found>, options: &SuperoptimizeOptions) -> Vec<Found> {
+    let machine = &options.search.machine;
+    let further_us = (chains.further_elems() * machine.element_bytes) as f64 / machine.memory_bytes_per_us;
+    let whole = |found: Found| {
+        let alternatives = found
+            .alternatives
+            .into_iter()
+            .filter_map(|(cost_us, graph)| Some((cost_us + further_us, chains.expand(&graph).ok()?)));
+        let alternatives = alternatives.collect();
+        Some(Found {
+            graph: chains.expand(&found.graph).ok()?,
+            cost_us: found.cost_us + further_us,
+            alternatives,
+        })
+    };
+    found.into_iter().filter_map(whole).collect()
+}
+
+/// One search; `None` if its states are not enough.
+fn search_once(
+    program: &MuGraph,
+    options: &SuperoptimizeOptions,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<Option<(Vec<Found>, SearchReport)>, SuperoptimizeError> {
     let (mut progress, mut left) = (Progress::default(), options.states);
     while goes_on() {
         let states = left.min(STATES);
         let outcome = resume(program, &options.search, &mut progress, states);
         match outcome.map_err(SuperoptimizeError::Outside)? {
-            Outcome::Finished(found, report) => return Ok((found, report)),
-            Outcome::Paused if left <= states => {
-                let stopped = format!("{} states were not enough", options.states);
-                return Ok((Vec::new(), SearchReport { stopped, ..SearchReport::default() }));
-            }
+            Outcome::Finished(found, report) => return Ok(Some((found, report))),
+            Outcome::Paused if left <= states => return Ok(None),
             Outcome::Paused => left -= states,
         }
     }
     Err(SuperoptimizeError::Interrupted)
 }
 
-/// A proof, if possible of the stable form, the number of maxima in it, and why it is not stable.
-fn prove(
-    program: &MuGraph,
-    candidate: &MuGraph,
-    options: &SuperoptimizeOptions,
-) -> Result<(Certificate, usize, Option<String>), Unstable> {
+/// A proof, if possible of the stable form.
+struct Proof {
+    certificate: Certificate,
+    /// Exponentials that are relative to maxima.
+    maxima: usize,
+    /// Why it is not stable.
+    unstable: Option<String>,
+}
+
+fn prove(program: &MuGraph, candidate: &MuGraph, options: &SuperoptimizeOptions) -> Result<Proof, Unstable> {
     match stabilise(program, candidate, &options.verify) {
-        Ok(stable) => Ok((stable.certificate, stable.groups.len(), None)),
+        Ok(stable) => {
+            Ok(Proof { certificate: stable.certificate, maxima: stable.groups.len(), unstable: None })
+        }
         Err(reason @ (Unstable::Refused(_) | Unstable::NotInvariant(_))) if !options.must_be_stable => {
-            Ok((verify(program, candidate, &options.verify)?, 0, Some(reason.to_string())))
+            let certificate = verify(program, candidate, &options.verify)?;
+            Ok(Proof { certificate, maxima: 0, unstable: Some(reason.to_string()) })
         }
         Err(reason) => Err(reason),
     }
@@ -249,8 +454,11 @@ fn prove(
 
 #[cfg(test)]
 mod tests {
-    use super::{Proved, SuperoptimizeOptions, kernels_in_turns, same_blocks_last, superoptimize};
-    use crate::{MuGraph, VerifyOptions, parse, print, verify};
+    use super::{
+        Proved, Rank, STABLE_TRIES, StableFirst, SuperoptimizeOptions, kernels_in_turns, same_blocks_last,
+        superoptimize,
+    };
+    use crate::{VerifyOptions, parse, print, verify};
 
     /// Stable forms have maxima, which candidates have not: a kernel is wanted for what is proved.
     #[test]
@@ -259,14 +467,22 @@ mod tests {
                        t3 = div t1, t2\n output \"o\" t3\n}\n";
         let program = parse(softmax).unwrap_or_else(|error| panic!("{error}"));
         let options = SuperoptimizeOptions { must_be_stable: true, ..SuperoptimizeOptions::default() };
-        let found = |rank: &dyn Fn(&MuGraph, f64) -> Option<f64>| {
+        let found = |rank: &Rank<'_>| {
             superoptimize(&program, &options, rank, &|| true).unwrap_or_else(|error| panic!("{error}"))
         };
-        let any = found(&|_, cost| Some(cost));
+        let any = found(&|_, cost| Ok(cost));
         assert!(any.proved.iter().any(|proved| proved.certificate.candidate.contains("largest")));
-        let without = found(&|graph, cost| (!print(graph).contains("largest")).then_some(cost));
-        assert!(without.proved.is_empty());
-        assert!(without.refused.iter().any(|reason| reason.contains("does not become kernels")));
+        let without = found(&|graph, cost| match print(graph).contains("largest") {
+            true => Err("maxima are not lowered here".to_owned()),
+            false => Ok(cost),
+        });
+        assert!(without.proved.is_empty() && without.not_lowered.is_empty());
+        assert!(without.refused.iter().any(|reason| reason.ends_with("maxima are not lowered here")));
+        let nothing = found(&|_, _| Err("nothing is lowered here".to_owned()));
+        let [all] = &nothing.not_lowered[..] else { panic!("{:?}", nothing.not_lowered) };
+        assert!(nothing.proved.is_empty() && all.count >= any.proved.len());
+        assert_eq!(all.reason, "nothing is lowered here");
+        assert!(parse(&all.candidate).is_ok() && all.cost_us > 0.0);
     }
 
     #[test]
@@ -275,7 +491,7 @@ mod tests {
         let parsed = |body: &str| parse(&text(body)).unwrap_or_else(|error| panic!("{error}"));
         let softmax = parsed("t1 = exp t0\n t2 = sum(1) t1\n t3 = div t1, t2\n output \"o\" t3");
         let options = SuperoptimizeOptions { must_be_stable: true, ..SuperoptimizeOptions::default() };
-        let found = superoptimize(&softmax, &options, &|_, cost| Some(cost), &|| true);
+        let found = superoptimize(&softmax, &options, &|_, cost| Ok(cost), &|| true);
         let found = found.unwrap_or_else(|error| panic!("{error}")).proved;
         assert!(!found.is_empty());
         for proved in &found {
@@ -300,6 +516,42 @@ mod tests {
             assert_eq!(stated.check(&softmax, false), Ok(()));
             is_refused(&stated, "relative to a maximum");
         }
+    }
+
+    #[test]
+    fn what_may_overflow_is_taken_only_where_nothing_stable_is_found() {
+        let text = "mugraph \"p\" {\n t0 = input \"x\" [8]\n t1 = square t0\n output \"o\" t1\n}\n";
+        let program = parse(text).unwrap_or_else(|error| panic!("{error}"));
+        let certificate = verify(&program, &program, &VerifyOptions::default());
+        let certificate = certificate.unwrap_or_else(|error| panic!("{error}"));
+        let one = |cost_us: usize, is_stable: bool| Proved {
+            certificate: certificate.clone(),
+            maxima: 0,
+            unstable: (!is_stable).then(|| "it overflows".to_owned()),
+            cost_us: cost_us as f64,
+        };
+        // The costs that are taken, and how many are looked at.
+        let taken = |stable: &[bool]| {
+            let mut choice = StableFirst { wanted: 2, ..StableFirst::default() };
+            let mut looked_at = 0;
+            for (cost, &is_stable) in stable.iter().enumerate() {
+                if choice.is_done() {
+                    break;
+                }
+                looked_at += 1;
+                match choice.needs_stable() && !is_stable {
+                    true => choice.add(Err("it must be stable".to_owned())),
+                    false => choice.add(Ok(one(cost, is_stable))),
+                }
+            }
+            let (proved, refused) = choice.finish();
+            assert_eq!(proved.len() + refused.len(), looked_at);
+            (proved.into_iter().map(|proved| proved.cost_us).collect::<Vec<f64>>(), looked_at)
+        };
+        assert_eq!(taken(&[true, true, true]), (vec![0.0, 1.0], 2));
+        assert_eq!(taken(&[false, true, false, true]), (vec![1.0, 3.0], 4));
+        assert_eq!(taken(&[false, false, false, true]), (vec![3.0], 4));
+        assert_eq!(taken(&[false; 64]), (vec![0.0, 1.0], 2 + STABLE_TRIES));
     }
 
     #[test]

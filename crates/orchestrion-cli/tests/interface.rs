@@ -310,7 +310,15 @@ fn bench_prints_figures_and_serves() {
 fn superoptimize_prints_proofs() {
     let folder = Folder::new("superoptimize");
     std::fs::write(folder.0.join("program.txt"), PROGRAM).unwrap();
-    let found = folder.json(&["superoptimize", "program.txt", "--json", "--no-calibration", "-q"]);
+    let found = folder.json(&[
+        "superoptimize",
+        "program.txt",
+        "--measure",
+        "--emit=orc",
+        "--json",
+        "--no-calibration",
+        "-q",
+    ]);
     check(&found, "JSON of superoptimize", true);
 }
 

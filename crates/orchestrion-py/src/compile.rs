@@ -90,18 +90,43 @@ fn compiled(
     load: impl FnOnce(&Options) -> Result<Model, Error> + Send + 'static,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyExecutable> {
-    let seen = Arc::new(Seen::default());
-    let cancel = Arc::new(AtomicBool::new(false));
-    options.progress = Arc::clone(&seen) as Arc<dyn Progress>;
-    options.cancel = Arc::clone(&cancel);
-    let work = move || {
+    let watch = Watch::default();
+    watch.join(&mut options);
+    let (executable, model) = watch.run(py, progress, move || {
         let model = load(&options)?;
         let artifact = model.compile(&options)?;
         let run_options = RunOptions::of(&options, threads);
         Ok((orchestrion::Executable::load(artifact, run_options)?, model))
-    };
-    let (executable, model) = watched(py, work, &cancel, &seen, progress)?;
+    })?;
     PyExecutable::new(py, executable, Some(model))
+}
+
+/// Progress and interruption of long work.
+#[derive(Default)]
+pub struct Watch {
+    seen: Arc<Seen>,
+    cancel: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// Has the work of these options tell its progress, and heed interruptions.
+    pub fn join(&self, options: &mut Options) {
+        options.progress = Arc::clone(&self.seen) as Arc<dyn Progress>;
+        options.cancel = Arc::clone(&self.cancel);
+    }
+
+    /// Does work on a thread of its own, while this one shows progress and cancels the work at a signal.
+    ///
+    /// # Errors
+    /// The exception of the work's error, or what a signal or `progress` raises.
+    pub fn run<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        progress: Option<&Bound<'_, PyAny>>,
+        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> PyResult<T> {
+        watched(py, work, &self.cancel, &self.seen, progress)
+    }
 }
 
 /// Files of CUDA's libraries by `driver`, `nvrtc`, `cublaslt`, `cudnn`; a setting by `nvtx`, as of `Nvtx::of_setting`; and folders of
@@ -262,15 +287,21 @@ impl Progress for Seen {
 }
 
 /// What the caller decides.
-struct Settings {
-    options: Options,
-    threads: usize,
+pub struct Settings {
+    /// Of the compilation.
+    pub options: Options,
+    /// Threads of a run.
+    pub threads: usize,
     /// Where external data of a model in memory lies.
-    base_dir: Option<PathBuf>,
+    pub base_dir: Option<PathBuf>,
 }
 
 impl Settings {
-    fn of(given: &Bound<'_, PyDict>) -> PyResult<Self> {
+    /// Of the options' dict.
+    ///
+    /// # Errors
+    /// `UsageError` if an option is unknown or of another type.
+    pub fn of(given: &Bound<'_, PyDict>) -> PyResult<Self> {
         let py = given.py();
         let mut options = Options { calibrate: true, ..Options::default() };
         let (mut threads, mut base_dir) = (0, None);

@@ -7,7 +7,7 @@ use orchestrion::manifest::Manifest;
 use orchestrion::report::Measurements;
 use orchestrion::{
     DType, DeviceRun, Error, Model, Overlap, OverlapWith, RunContext, Stream, Tensor, TensorView,
-    TensorViewMut, first_overlap, plan_text, report, verification,
+    TensorViewMut, emit, first_overlap, plan_text, report, verification,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
@@ -136,6 +136,18 @@ impl PyExecutable {
         let bytes = py.detach(|| self.inner.to_artifact().to_bytes());
         let bytes = bytes.map_err(|error| errors::exception(py, error))?;
         Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Its code as text: `c` of executables of CPUs, `cuda` of those of GPUs.
+    fn emit(&self, py: Python<'_>, kind: &str) -> PyResult<String> {
+        let written = py.detach(|| {
+            let artifact = self.inner.to_artifact();
+            match kind {
+                "c" => emit::c_source(&artifact),
+                _ => emit::cuda_source(&artifact),
+            }
+        });
+        written.map_err(|error| errors::exception(py, error))
     }
 
     /// The plan as text; with times of its steps on `tensors` if they are given.

@@ -6,6 +6,7 @@
 //! | `executable.rs` | executables and contexts, and how a call goes |
 //! | `device.rs` | calls on tensors in a GPU's memory |
 //! | `graph.rs` | executables of graphs that `torch.compile` traced |
+//! | `superoptimize.rs` | kernels that are searched for and proved, with certificates and times |
 //! | `tensors.rs` | tensors of NumPy, PyTorch and others as views; memory for outputs |
 //! | `dlpack.rs` | the structures by which libraries of Python exchange tensors |
 //! | `errors.rs` | the package's exceptions |
@@ -20,6 +21,7 @@ mod dlpack;
 mod errors;
 mod executable;
 mod graph;
+mod superoptimize;
 mod tensors;
 
 use pyo3::prelude::*;
@@ -33,6 +35,8 @@ mod _native {
     use super::executable::{PyContext, PyExecutable};
     #[pymodule_export]
     use super::graph::PyGraph;
+    #[pymodule_export]
+    use super::superoptimize::superoptimize;
 
     use super::*;
 

@@ -13,14 +13,14 @@ use crate::plan::context::PlanContext;
 use crate::plan::implement::implement;
 use crate::plan::implementation::Implementation;
 use crate::plan::kernel::Measured;
-use crate::plan::known::KnownTensors;
 use crate::plan::passes;
 use crate::plan::planned::{EndToEndTime, Planned};
-use crate::plan::signature::Signatures;
-use crate::plan::units::{UnitOptions, Units};
+use crate::plan::prepared::PreparedGraph;
+use crate::plan::units::UnitOptions;
 use crate::plan::updates::{UpdateRule, UpdatedTensor, update_in_place, updated_tensors};
 use crate::search::cached;
 use crate::search::substitutes::add_substitutes;
+use crate::search::whole::WholeProgram;
 use crate::stages::StageClock;
 use crate::tune::budget::Phase;
 use crate::tune::timer::{Timer, TimingTools};
@@ -142,6 +142,50 @@ impl Model {
         Ok(self.planned(&*backend, &mut clock, options)?.swap_remove(0))
     }
 
+    /// Compiles a program to the kernels of a µGraph that is proved to compute it: no other plan is looked for. `self` is the program
+    /// in primitives ([`orch_mugraph::primitives`]).
+    ///
+    /// # Errors
+    /// If the µGraph is not lowered, or as [`Model::compile`].
+    pub fn compile_found(&self, found: &WholeProgram<'_>, options: &Options) -> Result<Artifact, Error> {
+        let mut clock = StageClock::new(options);
+        let backend = &*clock.run("find compiler", || self.backend(options))?;
+        backend.compiler()?;
+        let planned = self.planned_found(found, backend, &mut clock, options)?;
+        let mut artifact = self.built(planned, backend, &mut clock, options)?;
+        artifact.manifest.report.stage_seconds = clock.seconds;
+        Ok(artifact)
+    }
+
+    /// Source of the kernels that [`Model::compile_found`] would build.
+    ///
+    /// # Errors
+    /// As [`Model::compile_found`]; no compiler of kernels is needed.
+    pub fn sources_found(&self, found: &WholeProgram<'_>, options: &Options) -> Result<Vec<Source>, Error> {
+        let mut clock = StageClock::new(options);
+        let backend = &*clock.run("find compiler", || self.backend(options))?;
+        let planned = self.planned_found(found, backend, &mut clock, options)?;
+        let sources = sources::sources(backend, &planned.implementation.kernels, options)?;
+        Ok(self.named(sources, backend.info().device))
+    }
+
+    fn planned_found(
+        &self,
+        found: &WholeProgram<'_>,
+        backend: &dyn Backend,
+        clock: &mut StageClock<'_>,
+        options: &Options,
+    ) -> Result<Planned, Error> {
+        let prepared = self.prepared(backend, clock, options)?;
+        let ctx = prepared.context(backend);
+        let chosen = found.chosen(ctx)?;
+        let made = clock.run("implement", || implement(ctx, vec![chosen], &Measured::default(), options))?;
+        let implementation = made.map_err(|_| Error::Unsupported("the µGraph is not lowered".to_owned()))?;
+        let modelled_us = implementation.columns.iter().map(|column| column.cost_us).sum();
+        let plan = Plan { modelled_us, candidates: 1, distinct: 1, is_complete: true, ..Plan::default() };
+        self.assembled(ctx, Found { plan, implementation, end_to_end: None }, clock, options)
+    }
+
     /// The source of each kernel of the plan, in C or CUDA C++: what [`Model::compile`] would build. Needs no compiler of kernels.
     ///
     /// # Errors
@@ -171,32 +215,13 @@ impl Model {
         clock: &mut StageClock<'_>,
         options: &Options,
     ) -> Result<Vec<Planned>, Error> {
-        let graph = clock.run("rewrite", || {
-            Ok(orch_rewrite::rewrite(&self.graph, &orch_rewrite::RewriteOptions::default()).0)
-        })?;
-        let graph = clock.run("prepare", || {
-            let graph = orch_rewrite::unflatten_reductions(&orch_rewrite::split_wide_concats(&graph));
-            Ok(backend.prepared(orch_rewrite::index_selections(&graph, orch_compute::fuse::has_formula)))
-        })?;
-        let storage = clock.run("layouts", || Ok(backend.storage(&graph)))?;
-        let units = clock.run("identify", || {
-            let unit_options = UnitOptions::of(backend.info(), options);
-            Units::of(&graph, storage.layouts(), unit_options).map_err(Error::internal)
-        })?;
-        let signatures = Signatures::of(&graph, &storage);
+        let prepared = self.prepared(backend, clock, options)?;
+        let ctx = prepared.context(backend);
         let info = backend.info();
-        let ctx = PlanContext {
-            graph: &graph,
-            storage: &storage,
-            units: &units,
-            signatures: &signatures,
-            known: &KnownTensors::of(&graph),
-            planner: backend,
-        };
         let updates = updated_tensors(ctx, &self.updates);
-        let cache = PlanCache::of(&graph, &signatures, info, &updates, options);
+        let cache = PlanCache::of(ctx.graph, ctx.signatures, info, &updates, options);
         let is_tuned = info.is_tuned(options);
-        let cached = if is_tuned { None } else { cache.get(&graph, &units) };
+        let cached = if is_tuned { None } else { cache.get(ctx.graph, ctx.units) };
         // A record that was edited may have kernels that cannot be lowered.
         let known = match cached {
             Some(plan) if clock.run("prove again", || cached::all_hold(ctx, &plan.chosen(), options))? => {
@@ -226,38 +251,71 @@ impl Model {
             found = vec![found.swap_remove(winner)];
             alternatives_us = end_to_end::ordered(known, winner);
         }
-        let planned = |Found { plan, mut implementation, end_to_end }| {
-            update_in_place(&mut implementation, ctx, &updates);
-            let dumps = clock.run("passes", || passes::run_on_plan(&mut implementation, options))?;
-            if let Some(dump) = &options.dump_after {
-                dumps.iter().for_each(|(kernel, text)| (dump.receive)(kernel, text));
-            }
-            let mut assembly =
-                clock.run("plan", || assemble::assemble(&graph, &storage, &implementation, options))?;
-            considered::tell_steps(&mut assembly.steps, &plan.considered(), &implementation);
-            let report = PlanReport {
-                operators: self.operators,
-                primitives: graph.nodes().len(),
-                units: units.members.len(),
-                candidates: plan.candidates,
-                refused: plan.refused,
-                is_complete: plan.is_complete,
-                distinct_kernels: plan.distinct,
-                solver_status: plan.status,
-                solver_gap: plan.gap,
-                modelled_us: plan.modelled_us,
-                without_superoptimizer_us: plan.without_superoptimizer_us,
-                alternatives_us: alternatives_us.clone(),
-                is_cached,
-                searches: Some(plan.searches),
-                notes: info.note.iter().cloned().chain(library::notes(info, backend, options)).collect(),
-                stage_seconds: Vec::new(),
-            };
-            let (inputs, outputs) =
-                (assemble::ports(&graph, &graph.inputs), assemble::ports(&graph, &graph.outputs));
-            Ok(Planned { implementation, assembly, inputs, outputs, report, end_to_end })
+        let planned = |found| {
+            let mut planned = self.assembled(ctx, found, clock, options)?;
+            planned.report.alternatives_us.clone_from(&alternatives_us);
+            planned.report.is_cached = is_cached;
+            planned.report.notes =
+                info.note.iter().cloned().chain(library::notes(info, backend, options)).collect();
+            Ok(planned)
         };
         found.into_iter().map(planned).collect()
+    }
+
+    /// The graph as the stages after "identify" see it.
+    fn prepared(
+        &self,
+        backend: &dyn Backend,
+        clock: &mut StageClock<'_>,
+        options: &Options,
+    ) -> Result<PreparedGraph, Error> {
+        let graph = clock.run("rewrite", || {
+            Ok(orch_rewrite::rewrite(&self.graph, &orch_rewrite::RewriteOptions::default()).0)
+        })?;
+        let graph = clock.run("prepare", || {
+            let graph = orch_rewrite::unflatten_reductions(&orch_rewrite::split_wide_concats(&graph));
+            Ok(backend.prepared(orch_rewrite::index_selections(&graph, orch_compute::fuse::has_formula)))
+        })?;
+        let storage = clock.run("layouts", || Ok(backend.storage(&graph)))?;
+        let unit_options = UnitOptions::of(backend.info(), options);
+        clock.run("identify", || PreparedGraph::of(graph, storage, unit_options).map_err(Error::internal))
+    }
+
+    /// Steps and memory of a plan.
+    fn assembled(
+        &self,
+        ctx: PlanContext<'_>,
+        Found { plan, mut implementation, end_to_end }: Found,
+        clock: &mut StageClock<'_>,
+        options: &Options,
+    ) -> Result<Planned, Error> {
+        let PlanContext { graph, storage, units, .. } = ctx;
+        update_in_place(&mut implementation, ctx, &updated_tensors(ctx, &self.updates));
+        let dumps = clock.run("passes", || passes::run_on_plan(&mut implementation, options))?;
+        if let Some(dump) = &options.dump_after {
+            dumps.iter().for_each(|(kernel, text)| (dump.receive)(kernel, text));
+        }
+        let mut assembly =
+            clock.run("plan", || assemble::assemble(graph, storage, &implementation, options))?;
+        considered::tell_steps(&mut assembly.steps, &plan.considered(), &implementation);
+        let report = PlanReport {
+            operators: self.operators,
+            primitives: graph.nodes().len(),
+            units: units.members.len(),
+            candidates: plan.candidates,
+            refused: plan.refused,
+            is_complete: plan.is_complete,
+            distinct_kernels: plan.distinct,
+            solver_status: plan.status,
+            solver_gap: plan.gap,
+            modelled_us: plan.modelled_us,
+            without_superoptimizer_us: plan.without_superoptimizer_us,
+            searches: Some(plan.searches),
+            ..PlanReport::default()
+        };
+        let (inputs, outputs) =
+            (assemble::ports(graph, &graph.inputs), assemble::ports(graph, &graph.outputs));
+        Ok(Planned { implementation, assembly, inputs, outputs, report, end_to_end })
     }
 }
 

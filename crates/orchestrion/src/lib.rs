@@ -67,5 +67,5 @@ pub use run::executable::{Executable, OutputBuffers, RunContext, RunsInARow, Ste
 pub use run::launches::LaunchChoice;
 pub use run::options::{DeviceCache, RunOptions, check_input};
 pub use run::{compare, npy};
-pub use tools::{cache, conformance, doctor, plan_text, report, superoptimize, verification};
+pub use tools::{cache, conformance, doctor, emit, plan_text, report, superoptimize, verification};
 pub use updatable::UpdatableConstant;

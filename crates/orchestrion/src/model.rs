@@ -6,6 +6,7 @@ use crate::{Error, Options, Precision};
 use bytes::Bytes;
 use orch_fission::{FissionErrors, FissionOptions, fission};
 use orch_ir::{OperatorGraph, PrimGraph, Tensor};
+use orch_mugraph::MuGraph;
 use orch_onnx::{Declaration, FileSource, ImportErrors, ImportOptions, ProblemClass};
 use std::path::Path;
 
@@ -25,8 +26,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads an ONNX file, or a document of ATen calls if it is named `.json`. Weights stay where they are in the mapped
-    /// files.
+    /// Reads an ONNX file, a document of ATen calls if it is named `.json`, or a program of predefined operators in the text form
+    /// of µGraphs if it is named `.txt`. Weights stay where they are in the mapped files.
     ///
     /// # Errors
     /// If the file cannot be read, is not a valid model, or needs what is not supported: all problems at once.
@@ -35,6 +36,9 @@ impl Model {
             orch_runtime::map_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
         if is_document(path) {
             return Self::document(&bytes, &path.display().to_string(), options);
+        }
+        if is_text(path) {
+            return Self::text(&bytes, path);
         }
         let import = import_options(options).beside(path);
         Self::import(bytes, &path.display().to_string(), &import, options)
@@ -56,6 +60,9 @@ impl Model {
         }
         if is_document(path) {
             return Self::document(&bytes, &path.display().to_string(), options);
+        }
+        if is_text(path) {
+            return Self::text(&bytes, path);
         }
         let input_shapes =
             manifest.inputs.iter().map(|port| (port.name.clone(), port.shape.clone())).collect();
@@ -95,6 +102,27 @@ impl Model {
     /// If it is no such document, or holds what is not supported: all problems at once.
     pub fn from_aten(bytes: &[u8], options: &Options) -> Result<Self, Error> {
         Self::document(bytes, "", options)
+    }
+
+    fn text(bytes: &[u8], path: &Path) -> Result<Self, Error> {
+        let path = path.display().to_string();
+        let text = std::str::from_utf8(bytes);
+        let text = text.map_err(|error| Error::Model(format!("{path}: not text: {error}")))?;
+        Self::from_program(text, &path)
+    }
+
+    /// The model that a program of predefined operators in the text form of µGraphs is; `path` is where the text comes from.
+    ///
+    /// # Errors
+    /// If the text is not valid, or has kernels that are defined by block graphs.
+    pub fn from_program(text: &str, path: &str) -> Result<Self, Error> {
+        let program = read_program(text, path)?;
+        let graph = orch_mugraph::primitives(&program);
+        let graph = graph.map_err(|error| Error::Unsupported(format!("{path}: {error}")))?;
+        let info =
+            ModelInfo { name: program.name.clone(), path: path.to_owned(), digest: digest(text.as_bytes()) };
+        let operators = program.nodes().count() - program.inputs().count();
+        Ok(Self { info, operators, graph, updatable: Vec::new(), updates: Vec::new() })
     }
 
     fn document(bytes: &[u8], path: &str, options: &Options) -> Result<Self, Error> {
@@ -170,6 +198,23 @@ impl Model {
 /// True for files that are named as documents of ATen calls.
 fn is_document(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
+}
+
+/// A valid µGraph of its text form; `place` is where it comes from, for messages.
+pub(crate) fn read_program(text: &str, place: &str) -> Result<MuGraph, Error> {
+    let wrong = |reason: String| Error::Model(format!("{place}: {reason}"));
+    let graph = orch_mugraph::parse(text).map_err(|error| wrong(error.to_string()))?;
+    let problems = orch_mugraph::validate(&graph);
+    if problems.is_empty() {
+        return Ok(graph);
+    }
+    let lines: Vec<String> = problems.iter().map(|problem| format!("\n  {problem}")).collect();
+    Err(wrong(format!("not a valid µGraph:{}", lines.concat())))
+}
+
+/// True for files that are named as programs in the text form of µGraphs.
+fn is_text(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "txt")
 }
 
 /// BLAKE3 of a model's file.

@@ -44,6 +44,9 @@ pub struct Options {
     pub calibrate: bool,
     /// Adds kernels that the superoptimizer finds and proves to the candidates.
     pub superoptimize: bool,
+    /// Takes the kernels that the superoptimizer finds and proves wherever it finds some, whatever they are modelled to cost beside those
+    /// of templates.
+    pub prefer_found: bool,
     /// Measures kernels of the plan and close alternatives, and plans by that. It takes up to half a minute the first
     /// time, and plans may differ between compilations. Has no effect for another `target` than this machine's CPU or GPU.
     pub tune: bool,
@@ -97,6 +100,7 @@ impl Default for Options {
             fuse: true,
             calibrate: true,
             superoptimize: true,
+            prefer_found: false,
             tune: false,
             tune_schedules: 8,
             tune_budget: None,

@@ -4,9 +4,8 @@ use crate::Options;
 use crate::build::find;
 use crate::plan::backend::Backend;
 use crate::plan::context::PlanContext;
-use crate::plan::known::KnownTensors;
-use crate::plan::signature::Signatures;
-use crate::plan::units::{UnitOptions, Units};
+use crate::plan::prepared::PreparedGraph;
+use crate::plan::units::UnitOptions;
 use orch_ir::PrimGraph;
 
 /// Sixteen rows by a large weight, and by two of rank 16 (LoRA).
@@ -40,9 +39,6 @@ pub fn with_context(text: &str, options: &Options, body: impl FnOnce(PlanContext
         &*find(options, orch_compute::operands::half_operands(&graph).map(|operands| operands.half)).unwrap();
     let graph = backend.prepared(graph);
     let storage = backend.storage(&graph);
-    let units = Units::of(&graph, storage.layouts(), UnitOptions::of(backend.info(), options)).unwrap();
-    let signatures = Signatures::of(&graph, &storage);
-    let known = KnownTensors::of(&graph);
-    let (storage, units, signatures, known) = (&storage, &units, &signatures, &known);
-    body(PlanContext { graph: &graph, storage, units, signatures, known, planner: backend }, backend);
+    let prepared = PreparedGraph::of(graph, storage, UnitOptions::of(backend.info(), options)).unwrap();
+    body(prepared.context(backend), backend);
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,28 @@ def export(
     :raises UsageError: the model changes its buffers or inputs.
     :raises MachineError: there is no C compiler, or not enough memory.
     """
+    doc, tensors = exported(model, args, kwargs)
+    options = native_options(
+        cache_dir=cache_dir, precision=precision, tune=tune, budget=budget, superoptimize=superoptimize, threads=threads
+    )
+    return Executable(_native.compile_aten(doc, options, tensors, None), threads)
+
+
+class _Function(torch.nn.Module):
+    """A function as a module, which is what PyTorch exports."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+
+def exported(
+    model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> tuple[bytes, dict[str, torch.Tensor]]:
+    """The document of a module's or function's ATen calls, and its weights by name."""
     import json
 
     from torch.export import export as export_program
@@ -50,7 +72,8 @@ def export(
 
     from orchestrion.torch._document import document
 
-    program = export_program(model.eval(), tuple(args), dict(kwargs or {})).run_decompositions(decompositions())
+    module = model.eval() if isinstance(model, torch.nn.Module) else _Function(model)
+    program = export_program(module, tuple(args), dict(kwargs or {})).run_decompositions(decompositions())
     gm = program.graph_module
     unsupported = [node for node in gm.graph.nodes if node.op == "call_function" and (is_random(node) or not is_supported(node))]
     if unsupported:
@@ -70,8 +93,4 @@ def export(
             assert spec.target is not None
             fixed[name] = program.constants[spec.target]
     tensors = {name: value.detach().contiguous() for name, value in fixed.items() if isinstance(value, torch.Tensor)}
-    options = native_options(
-        cache_dir=cache_dir, precision=precision, tune=tune, budget=budget, superoptimize=superoptimize, threads=threads
-    )
-    doc = json.dumps(document(gm, check_indices=False)).encode()
-    return Executable(_native.compile_aten(doc, options, tensors, None), threads)
+    return json.dumps(document(gm, check_indices=False)).encode(), tensors

@@ -1,6 +1,8 @@
 //! Helpers of several test files.
 #![allow(dead_code)]
 
+pub mod mutate;
+
 use orch_check::{Program, Verdict, check, parse};
 use std::time::Duration;
 

@@ -10,7 +10,8 @@
 //! outputs have in the same place, and no tensor has both of, are taken for the same index ([`labels`]), so that blocks
 //! may cut all outputs alike.
 //!
-//! Rotary position embeddings are single operators (`rope`), whose parts are not searched for.
+//! Rotary position embeddings are single operators (`rope`), whose parts are not searched for. Long programs are searched with their
+//! elementwise chains as one value ([`chains`]).
 //!
 //! In contrast to Mirage (OSDI'25, section 4): tiles carry classes of labelled expressions, so that partitions which mix
 //! indices are never built; parameters are instantiated late; there is a cost bound; and results do not depend on the
@@ -19,6 +20,7 @@
 pub mod algebra;
 pub mod block;
 pub mod build;
+pub mod chains;
 pub mod cost;
 pub mod labels;
 pub mod limits;

@@ -15,7 +15,7 @@ use crate::{Error, Library, Options, Precision};
 use bytes::Bytes;
 use orch_compute::Storage;
 use orch_ir::PrimGraph;
-use orch_mugraph::lower::Request;
+use orch_mugraph::lower::{CannotLower, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_runtime::cpu::Source;
 use orch_template::Design;
@@ -83,8 +83,11 @@ pub trait Planner: Sync {
     /// serves it.
     fn designs(&self, definition: &KernelDefinition, limit: usize) -> Vec<Design>;
 
-    /// A kernel of a µGraph under at most `limit` schedules, the preferred one first; none if it is not lowered.
-    fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design>;
+    /// A kernel of a µGraph under at most `limit` schedules, at least one, the preferred one first.
+    ///
+    /// # Errors
+    /// Why it is not lowered.
+    fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Result<Vec<Design>, CannotLower>;
 
     /// Least time of a program by what is counted in it: on CPUs its instructions, with all data in registers and L1; on GPUs
     /// the loads that its loops wait for.

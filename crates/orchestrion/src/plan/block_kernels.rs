@@ -4,7 +4,7 @@ use super::backend::Planner;
 use super::context::PlanContext;
 use super::kernel::{KernelDesign, KernelWork};
 use super::substitute::{Substitute, SubstituteTensor};
-use orch_mugraph::lower::{Request, Stored, gpu};
+use orch_mugraph::lower::{CannotLower, Request, Stored, gpu};
 use orch_mugraph::op::elems;
 use orch_mugraph::tiling::tile_shapes;
 use orch_mugraph::{BlockGraph, MuGraph, Node, Op, ReduceFn, TileNode};
@@ -66,7 +66,7 @@ impl Substitute {
     pub fn kernels(&self, ctx: PlanContext<'_>, limit: usize) -> Option<Vec<SubstituteKernel>> {
         let graph = self.proved.graph().ok()?;
         let (stored, tensors) = self.views.memory(&graph, ctx)?;
-        let designs = lowered_blocks(&graph, &stored, ctx.planner, limit)?;
+        let designs = lowered_blocks(&graph, &stored, ctx.planner, limit).ok()?;
         let share_us = self.proved.cost_us / designs.len().max(1) as f64;
         let mut kernels = Vec::new();
         for LoweredBlock { kernel, block, designs } in designs {
@@ -99,18 +99,23 @@ pub struct LoweredBlock<'a> {
     pub designs: Vec<Design>,
 }
 
-/// The kernels of a µGraph in order, each under at most `limit` schedules; `None` if one is not lowered.
+/// The kernels of a µGraph in order, each under at most `limit` schedules, at least one.
+///
+/// # Errors
+/// Why a kernel is not lowered.
 pub fn lowered_blocks<'a>(
     graph: &'a MuGraph,
     stored: &[Stored],
     planner: &dyn Planner,
     limit: usize,
-) -> Option<Vec<LoweredBlock<'a>>> {
+) -> Result<Vec<LoweredBlock<'a>>, CannotLower> {
     let design = |(kernel, node): (orch_mugraph::TensorId, &'a Node)| {
-        let Node::Block(block) = node else { return None };
+        let Node::Block(block) = node else {
+            return Err(CannotLower(format!("{kernel} is not defined by a block graph")));
+        };
         let request = Request { graph, kernel, stored, name: &name(block) };
-        let designs = planner.design_mugraph(&request, limit);
-        (!designs.is_empty()).then_some(LoweredBlock { kernel, block, designs })
+        let designs = planner.design_mugraph(&request, limit)?;
+        Ok(LoweredBlock { kernel, block, designs })
     };
     graph.kernel_nodes().map(design).collect()
 }

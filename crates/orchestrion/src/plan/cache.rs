@@ -165,7 +165,10 @@ impl PlanCache {
             machine: info.figures.clone(),
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))
                 .to_owned(),
-            flags: format!("fuse {} superoptimize {:?}", options.fuse, options.superoptimize),
+            flags: format!(
+                "fuse {} superoptimize {:?} prefer found {}",
+                options.fuse, options.superoptimize, options.prefer_found
+            ),
         };
         Self { database: Database::open(&options.cache_dir).ok(), key }
     }

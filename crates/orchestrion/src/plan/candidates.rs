@@ -46,10 +46,15 @@ pub struct CandidateColumn {
     pub kernel: Option<usize>,
     /// True if it depends on constants alone: it is evaluated when compiling.
     pub is_known: bool,
+    /// True if it is to be chosen whatever it costs, where anything can be.
+    pub is_preferred: bool,
 }
 
 /// What the choice counts for a host routine beyond its time: it is never chosen where a kernel can run.
 const HOST_PENALTY_US: f64 = 1e4;
+
+/// The share of its time that the choice does not count for a kernel that is preferred.
+const PREFERENCE: f64 = 0.999;
 
 /// What the choice counts for columns: modelled times, and the penalties of host routines.
 pub fn costs_us(columns: &[CandidateColumn]) -> Vec<f64> {
@@ -65,7 +70,11 @@ pub fn time_us(columns: &[CandidateColumn], choice: &Choice) -> f64 {
 impl CandidateColumn {
     /// What the choice counts beyond its time.
     pub fn penalty_us(&self) -> f64 {
-        if self.kernel.is_none() && !self.is_known { HOST_PENALTY_US } else { 0.0 }
+        match self.kernel {
+            Some(_) if self.is_preferred => -PREFERENCE * self.cost_us,
+            None if !self.is_known => HOST_PENALTY_US,
+            _ => 0.0,
+        }
     }
 
     /// What the choice counts for it, by its modelled time.
@@ -75,12 +84,12 @@ impl CandidateColumn {
 
     /// A kernel of a template, or a host routine.
     pub fn plain(candidate: Candidate, cost_us: f64, kernel: Option<usize>) -> Self {
-        Self { candidate, substitute: None, cost_us, kernel, is_known: false }
+        Self { candidate, substitute: None, cost_us, kernel, is_known: false, is_preferred: false }
     }
 
     /// What is evaluated when compiling.
     fn known(candidate: Candidate, cost_us: f64) -> Self {
-        Self { candidate, substitute: None, cost_us, kernel: None, is_known: true }
+        Self { is_known: true, ..Self::plain(candidate, cost_us, None) }
     }
 }
 

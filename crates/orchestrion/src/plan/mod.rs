@@ -7,7 +7,7 @@
 //! | [`kernel`] | plain types: a kernel's design, work, modelled and measured times |
 //! | [`definition`] | what a kernel computes: a block program, or a primitive that is a kernel by itself |
 //! | [`backend`] | the three traits that a target implements: [`Planner`](backend::Planner), [`Toolchain`](backend::Toolchain), [`Meter`](backend::Meter) |
-//! | [`units`], [`signature`], [`context`] | the graph in units, the keys of kernels, and all of that as one value |
+//! | [`units`], [`signature`], [`prepared`], [`context`] | the graph in units, the keys of kernels, and all of that as one value |
 //! | [`substitute`], [`block_kernels`] | a proved µGraph in place of primitives, and its kernels |
 //! | [`known`] | what depends on constants alone |
 //! | [`host`] | times of what runs on the host |
@@ -39,6 +39,7 @@ pub mod known;
 pub mod library;
 pub mod passes;
 pub mod planned;
+pub mod prepared;
 pub mod signature;
 pub mod substitute;
 pub mod units;

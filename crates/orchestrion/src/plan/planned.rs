@@ -24,6 +24,11 @@ impl Planned {
         ports.map(|port| port.name.as_str()).collect()
     }
 
+    /// Its modelled time in microseconds.
+    pub fn modelled_us(&self) -> f64 {
+        self.report.modelled_us
+    }
+
     /// Proofs of the µGraphs that it runs.
     pub fn proofs(&self) -> &[Certificate] {
         &self.implementation.proofs

@@ -13,6 +13,7 @@ use orch_mugraph::{
 };
 use orch_tune::{Database, Key};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The result of a search.
 #[derive(Clone, Debug)]
@@ -41,6 +42,8 @@ pub struct SearchQuery<'a> {
     pub below_us: f64,
     /// States after which the search ends without a result.
     pub states: u64,
+    /// Time for further searches, of [`SuperoptimizeOptions::budget`].
+    pub budget: Option<Duration>,
     /// Text that is equal for equal layouts: part of the result's key.
     pub layout: &'a str,
     /// Inputs that kernels compute.
@@ -86,6 +89,7 @@ impl<'a> Finder<'a> {
             search,
             verify: VerifyOptions::default(),
             states: query.states,
+            budget: query.budget,
             proofs,
             schedules,
             must_be_stable: query.must_be_stable,
@@ -97,7 +101,9 @@ impl<'a> Finder<'a> {
         let goes_on = || !self.options.cancel.load(Ordering::Relaxed);
         let rank = |graph: &MuGraph, modelled_us| self.cost_us(query, graph, modelled_us);
         let found = superoptimize(query.program, &options, &rank, &goes_on)?;
-        if let Some(database) = &self.database {
+        // What time ended may be found another time.
+        let is_final = query.budget.is_none() || !found.proved.is_empty();
+        if let Some(database) = self.database.as_ref().filter(|_| is_final) {
             // A result that cannot be stored is searched again.
             let _ = database.put(&key, &found);
         }
@@ -113,13 +119,14 @@ impl<'a> Finder<'a> {
         all.into_iter().all(|holds| holds).then_some(found)
     }
 
-    /// What a µGraph costs once it is lowered; `None` if it is not.
-    fn cost_us(&self, query: &SearchQuery<'_>, graph: &MuGraph, modelled_us: f64) -> Option<f64> {
-        let stored = (query.stored)(graph)?;
-        let designs = lowered_blocks(graph, &stored, self.planner, 1)?;
+    /// What a µGraph costs once it is lowered, or why it is not.
+    fn cost_us(&self, query: &SearchQuery<'_>, graph: &MuGraph, modelled_us: f64) -> Result<f64, String> {
+        let stored = (query.stored)(graph).ok_or("there is no place for its tensors")?;
+        let lowered = lowered_blocks(graph, &stored, self.planner, 1);
+        let designs = lowered.map_err(|reason| reason.to_string())?;
         let emitted = designs.iter().filter_map(|lowered| Some(&lowered.designs.first()?.kernel.program));
         let emitted_us: f64 = emitted.map(|program| self.planner.emitted_us(program)).sum();
-        Some(self.visible_us(graph, &stored, modelled_us).max(emitted_us))
+        Ok(self.visible_us(graph, &stored, modelled_us).max(emitted_us))
     }
 
     /// Modelled time less the part of loops that masks hide.
@@ -152,8 +159,8 @@ impl<'a> Finder<'a> {
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))
                 .to_owned(),
             flags: format!(
-                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} {computed:?} {wide:?} below {below_us:.2} states {} proofs {} of {} stable {}",
-                options.states, options.proofs, options.schedules, options.must_be_stable
+                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} {computed:?} {wide:?} below {below_us:.2} states {} in {:?} proofs {} of {} stable {}",
+                options.states, options.budget, options.proofs, options.schedules, options.must_be_stable
             ),
         }
     }

@@ -4,6 +4,7 @@
 //! it, minus the least that any kernel of it costs.
 
 use super::views::stored_views;
+use crate::Options;
 use crate::plan::context::PlanContext;
 use crate::plan::substitute::StoredViews;
 use orch_compute::operands::OperandRounding;
@@ -41,8 +42,12 @@ pub struct KernelCost<'a> {
     pub cost_us: f64,
 }
 
-/// The programs that are worth a search, those that might gain most first.
-pub fn search_requests(ctx: PlanContext<'_>, kernels: &[KernelCost<'_>]) -> Vec<SearchRequest> {
+/// The programs that are worth a search, those that might gain most first; all, if what is found is preferred.
+pub fn search_requests(
+    ctx: PlanContext<'_>,
+    kernels: &[KernelCost<'_>],
+    options: &Options,
+) -> Vec<SearchRequest> {
     let machine = ctx.planner.search_options().machine;
     let least_us = LEAST_GAIN * kernels.iter().map(|kernel| kernel.cost_us).sum::<f64>();
     let mut requests: Vec<SearchRequest> = Vec::new();
@@ -59,7 +64,7 @@ pub fn search_requests(ctx: PlanContext<'_>, kernels: &[KernelCost<'_>]) -> Vec<
         let share =
             |kernel: &&KernelCost<'_>| kernel.cost_us * own(kernel) as f64 / kernel.units.len() as f64;
         let gain_us = touched.iter().map(share).sum::<f64>() - machine.program_floor_us(&region.program);
-        if gain_us <= 0.0 {
+        if gain_us <= 0.0 && !options.prefer_found {
             continue;
         }
         let Region { program, subtracts_maxima: must_be_stable, .. } = region;
@@ -79,7 +84,7 @@ pub fn search_requests(ctx: PlanContext<'_>, kernels: &[KernelCost<'_>]) -> Vec<
         requests[number].spent_us = requests[number].spent_us.max(spent_us);
         requests[number].gain_us += gain_us;
     }
-    requests.retain(|request| request.gain_us > least_us);
+    requests.retain(|request| request.gain_us > least_us || options.prefer_found);
     requests.sort_by(|a, b| b.gain_us.total_cmp(&a.gain_us));
     requests.truncate(MAX_SEARCHES);
     requests

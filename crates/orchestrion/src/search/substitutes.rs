@@ -58,10 +58,11 @@ pub fn add_substitutes(
             candidates.signatures.push(key);
             candidates.signatures.len() - 1
         });
-        let substitute = Some(substitute);
-        candidates
-            .columns
-            .push(CandidateColumn { substitute, ..CandidateColumn::plain(candidate, cost_us, Some(number)) });
+        candidates.columns.push(CandidateColumn {
+            substitute: Some(substitute),
+            is_preferred: options.prefer_found,
+            ..CandidateColumn::plain(candidate, cost_us, Some(number))
+        });
     }
     Ok(())
 }
@@ -81,13 +82,15 @@ fn substitute_candidates(
     let slack = if ctx.planner.info().is_tuned(options) { MODEL_SLACK } else { 1.0 };
     let mut found = Vec::new();
     let mut searches = Vec::new();
-    for request in search_requests(ctx, spent) {
+    for request in search_requests(ctx, spent, options) {
         let [(_, views), ..] = &request.uses[..] else { continue };
         let query = SearchQuery {
             program: &request.program,
             must_be_stable: request.must_be_stable,
-            below_us: slack * request.spent_us / MARGIN,
-            states: (STATES * request.gain_us / spent_us).ceil() as u64,
+            below_us: if options.prefer_found { f64::INFINITY } else { slack * request.spent_us / MARGIN },
+            states: (STATES * if options.prefer_found { 1.0 } else { request.gain_us / spent_us }).ceil()
+                as u64,
+            budget: None,
             layout: &views.key(),
             computed: views.computed(),
             wide: views.wide(ctx),

@@ -3,6 +3,7 @@
 pub mod cache;
 pub mod conformance;
 pub mod doctor;
+pub mod emit;
 pub mod plan_text;
 pub mod report;
 pub mod superoptimize;

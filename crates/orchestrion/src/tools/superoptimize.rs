@@ -1,17 +1,23 @@
-//! Superoptimizing single programs (Mirage, OSDI'25): for `orchestrion superoptimize` and `orchestrion verify`.
+//! Superoptimizing single programs (Mirage, OSDI'25): for `orchestrion superoptimize`, `orchestrion verify` and Python.
 
+use crate::model::read_program;
 use crate::search::finder::{Finder, SearchQuery};
-use crate::{Error, Model, Options, build};
+use crate::search::whole::WholeProgram;
+use crate::tune::budget::Budget;
+use crate::tune::end_to_end;
+use crate::{Artifact, Error, Model, Options, build};
 use orch_ir::DType;
 use orch_mugraph::extract::{RegionLimits, regions};
 use orch_mugraph::lower::Stored;
 use orch_mugraph::search::limits::InputSet;
 use orch_mugraph::{MuGraph, SuperoptimizeError};
+use serde::Serialize;
 use std::path::Path;
+use std::time::Duration;
 
 pub use crate::search::finder::Searched;
 pub use orch_mugraph::verify::CertificateError;
-pub use orch_mugraph::{Certificate, Proved, Superoptimized, print as text};
+pub use orch_mugraph::{Certificate, NotLowered, Proved, Superoptimized, print as text};
 
 /// A program that can be superoptimized alone.
 #[derive(Clone, Debug)]
@@ -33,10 +39,22 @@ pub struct Program {
 /// If the file cannot be read, or is not valid.
 pub fn programs(path: &Path, options: &Options) -> Result<Vec<Program>, Error> {
     if path.extension().is_some_and(|extension| extension == "txt") {
-        let graph = read_graph(path)?;
-        return Ok(vec![Program { name: graph.name.clone(), graph, must_be_stable: false, count: 1 }]);
+        return Ok(vec![program_of_text(&read_text(path)?, &path.display().to_string())?]);
     }
-    let model = Model::load(path, options)?;
+    Ok(programs_of_model(&Model::load(path, options)?))
+}
+
+/// The program of a µGraph in text form; `place` is where it comes from, for messages.
+///
+/// # Errors
+/// If the text is not a valid µGraph.
+pub fn program_of_text(text: &str, place: &str) -> Result<Program, Error> {
+    let graph = read_program(text, place)?;
+    Ok(Program { name: graph.name.clone(), graph, must_be_stable: false, count: 1 })
+}
+
+/// All parts of a model that are worth a search, each distinct one once.
+pub fn programs_of_model(model: &Model) -> Vec<Program> {
     let graph = orch_rewrite::rewrite(&model.graph, &orch_rewrite::RewriteOptions::default()).0;
     let mut programs: Vec<Program> = Vec::new();
     for region in regions(&graph, &RegionLimits::default()) {
@@ -52,18 +70,108 @@ pub fn programs(path: &Path, options: &Options) -> Result<Vec<Program>, Error> {
             }),
         }
     }
-    Ok(programs)
+    programs
 }
 
-fn read_graph(path: &Path) -> Result<MuGraph, Error> {
-    let wrong = |reason: String| Error::Model(format!("{}: {reason}", path.display()));
-    let graph = orch_mugraph::parse(&read_text(path)?).map_err(|error| wrong(error.to_string()))?;
-    let problems = orch_mugraph::validate(&graph);
-    if problems.is_empty() {
-        return Ok(graph);
+impl Program {
+    /// The program as a model, which compiles without the superoptimizer's kernels or with them. `path` is the file that holds
+    /// [`Program::text`], or will.
+    ///
+    /// # Errors
+    /// If it has kernels that are not predefined operators, or is too large.
+    pub fn model(&self, path: &Path) -> Result<Model, Error> {
+        Model::from_program(&self.text(), &path.display().to_string())
     }
-    let lines: Vec<String> = problems.iter().map(|problem| format!("\n  {problem}")).collect();
-    Err(wrong(format!("not a valid µGraph:{}", lines.concat())))
+
+    /// Its text.
+    pub fn text(&self) -> String {
+        text(&self.graph)
+    }
+}
+
+/// What a program costs without the superoptimizer, in microseconds: modelled, or measured on this machine.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Baseline {
+    /// Each operator by itself: every primitive a kernel, but for those that cost nothing where they are read.
+    pub unfused_us: f64,
+    /// By the kernels of templates, fused as a model's are.
+    pub templates_us: f64,
+}
+
+/// What times of a program's kernels on this machine came to, in microseconds.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Timed {
+    /// Without the superoptimizer.
+    pub baseline: Baseline,
+    /// Of each µGraph, in the order given.
+    pub found_us: Vec<f64>,
+}
+
+/// What a model is modelled to cost without the superoptimizer.
+///
+/// # Errors
+/// As [`Model::plan`].
+pub fn modelled_baseline(model: &Model, options: &Options) -> Result<Baseline, Error> {
+    let modelled = |fuse| -> Result<f64, Error> {
+        let options = Options { fuse, superoptimize: false, ..options.clone() };
+        Ok(model.plan(&options)?.modelled_us())
+    };
+    Ok(Baseline { unfused_us: modelled(false)?, templates_us: modelled(true)? })
+}
+
+/// Compiles a program to the kernels of a µGraph that was found for it. `path` is the file that holds the program's text, or will.
+///
+/// # Errors
+/// As [`Model::compile_found`].
+pub fn compile(
+    program: &Program,
+    proved: &Proved,
+    path: &Path,
+    options: &Options,
+) -> Result<Artifact, Error> {
+    let found = WholeProgram { program: &program.graph, proved, must_be_stable: program.must_be_stable };
+    program.model(path)?.compile_found(&found, options)
+}
+
+/// Compiles a model with the kernels that are found and proved for its parts, whatever they are modelled to cost.
+///
+/// # Errors
+/// If none is found, or as [`Model::compile`].
+pub fn compile_parts(model: &Model, options: &Options) -> Result<Artifact, Error> {
+    let options = Options { superoptimize: true, prefer_found: true, fuse: true, ..options.clone() };
+    let artifact = model.compile(&options)?;
+    if artifact.manifest.proofs.is_empty() {
+        let name = &model.info.name;
+        return Err(Error::Unsupported(format!(
+            "`{name}` has no part for which kernels are found and proved; `orchestrion superoptimize` says why"
+        )));
+    }
+    Ok(artifact)
+}
+
+/// Times kernels on this machine, in turns, on noise; on a GPU with a cold L2.
+///
+/// # Errors
+/// If the target is not this machine's, or as [`Model::compile`].
+pub fn measure(model: &Model, found: &[Artifact], options: &Options) -> Result<Timed, Error> {
+    let mut artifacts = Vec::new();
+    for fuse in [false, true] {
+        let options = Options { fuse, superoptimize: false, tune: false, ..options.clone() };
+        artifacts.push(model.compile(&options)?);
+    }
+    artifacts.extend(found.iter().cloned());
+    let times = end_to_end::times_in_turns(&artifacts, &Budget::new(options), options)?;
+    let times: Option<Vec<f64>> = times.into_iter().collect();
+    match times.as_deref() {
+        Some([unfused_us, templates_us, found_us @ ..]) => Ok(Timed {
+            baseline: Baseline { unfused_us: *unfused_us, templates_us: *templates_us },
+            found_us: found_us.to_vec(),
+        }),
+        _ => {
+            let target = options.target.as_deref().unwrap_or("cpu");
+            Err(Error::Environment(format!("kernels for {target} cannot be timed on this machine")))
+        }
+    }
 }
 
 fn read_text(path: &Path) -> Result<String, Error> {
@@ -82,17 +190,22 @@ pub fn read_certificate(path: &Path) -> Result<Certificate, Error> {
     Certificate::from_json(&read_text(path)?).map_err(wrong)
 }
 
-/// Finds and proves the cheapest µGraphs of a program for the target of the options, or takes what is known.
+/// Time for searches of a program of which nothing is found by the first one.
+pub const SEARCH_BUDGET: Duration = Duration::from_secs(15);
+
+/// Finds and proves the cheapest µGraphs of a program for the target of the options, or takes what is known. Elementwise chains are one
+/// value, and blocks may have more operators, as far as `budget` goes.
 ///
 /// # Errors
 /// If the target is not known, the program is outside what is searched, or the work is cancelled.
-pub fn find(program: &Program, options: &Options) -> Result<Searched, Error> {
+pub fn find(program: &Program, budget: Duration, options: &Options) -> Result<Searched, Error> {
     let backend = build::find(options, None)?;
     let query = SearchQuery {
         program: &program.graph,
         must_be_stable: program.must_be_stable,
         below_us: f64::INFINITY,
         states: u64::MAX,
+        budget: Some(budget),
         computed: InputSet::default(),
         wide: InputSet::default(),
         layout: "row-major",

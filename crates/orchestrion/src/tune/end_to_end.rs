@@ -47,13 +47,7 @@ pub fn times(
     budget: &Budget,
     options: &Options,
 ) -> Result<Vec<Option<f64>>, Error> {
-    // Several may be more than the device's memory holds.
-    let mut timed: Vec<Option<TimedPlan>> =
-        artifacts.iter().map(|artifact| TimedPlan::load(artifact, options).ok()).collect();
-    let times = race(artifacts.len(), budget, options, &mut |plan, runs| match &mut timed[plan] {
-        Some(plan) => plan.times_us(runs),
-        None => Ok(Vec::new()),
-    })?;
+    let times = times_in_turns(artifacts, budget, options)?;
     if let Ok(database) = Database::open(&options.cache_dir) {
         for (plan, time) in plans.iter().zip(&times) {
             // A time that cannot be stored is measured again.
@@ -61,6 +55,24 @@ pub fn times(
         }
     }
     Ok(times)
+}
+
+/// The same without storing them.
+///
+/// # Errors
+/// If the device fails.
+pub fn times_in_turns(
+    artifacts: &[Artifact],
+    budget: &Budget,
+    options: &Options,
+) -> Result<Vec<Option<f64>>, Error> {
+    // Several may be more than the device's memory holds.
+    let mut timed: Vec<Option<TimedPlan>> =
+        artifacts.iter().map(|artifact| TimedPlan::load(artifact, options).ok()).collect();
+    race(artifacts.len(), budget, options, &mut |plan, runs| match &mut timed[plan] {
+        Some(plan) => plan.times_us(runs),
+        None => Ok(Vec::new()),
+    })
 }
 
 /// Median microseconds of plans that are run in turns, because a machine is faster at one time than at another: `run` gives times of some

@@ -11,7 +11,7 @@ use crate::plan::definition::KernelDefinition;
 use crate::plan::kernel::{KernelEstimate, KernelWork};
 use orch_compute::{Storage, layouts};
 use orch_ir::{DType, PrimGraph};
-use orch_mugraph::lower::{self, Request};
+use orch_mugraph::lower::{self, CannotLower, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::SearchDevice;
 use orch_rewrite::ExpandLimits;
@@ -127,10 +127,9 @@ impl Planner for Cpu {
         design.into_iter().collect()
     }
 
-    fn design_mugraph(&self, request: &Request<'_>, _limit: usize) -> Vec<Design> {
-        let kernel = lower::cpu::lower(request, &self.target);
-        let design = |kernel| Design { kernel, schedule: mugraph_schedule(request) };
-        kernel.ok().map(design).into_iter().collect()
+    fn design_mugraph(&self, request: &Request<'_>, _limit: usize) -> Result<Vec<Design>, CannotLower> {
+        let kernel = lower::cpu::lower(request, &self.target)?;
+        Ok(vec![Design { kernel, schedule: mugraph_schedule(request) }])
     }
 
     fn emitted_us(&self, program: &ThreadProgram) -> f64 {

@@ -11,7 +11,7 @@ use crate::plan::definition::KernelDefinition;
 use crate::plan::kernel::{KernelEstimate, KernelWork};
 use orch_compute::{Layout, Storage, layouts};
 use orch_ir::{DType, PrimGraph};
-use orch_mugraph::lower::{self, Request};
+use orch_mugraph::lower::{self, CannotLower, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::{LatencyHiding, SearchDevice};
 use orch_rewrite::{ExpandLimits, RowAlignment, SplitLimits};
@@ -155,14 +155,26 @@ impl Planner for Cuda {
         }
     }
 
-    fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Vec<Design> {
+    fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Result<Vec<Design>, CannotLower> {
         let (target, operands) = (&self.target, self.operands());
-        let schedules = lower::gpu::schedules(request, target, operands).unwrap_or_default();
-        let design = |schedule| {
-            let kernel = lower::gpu::lower_as(request, target, operands, schedule).ok()?;
-            Some(Design { kernel, schedule: format!("{} {schedule}", mugraph_schedule(request)) })
-        };
-        schedules.into_iter().filter_map(design).take(limit).collect()
+        let (mut designs, mut failure) = (Vec::new(), None);
+        for schedule in lower::gpu::schedules(request, target, operands)? {
+            if designs.len() >= limit {
+                break;
+            }
+            match lower::gpu::lower_as(request, target, operands, schedule) {
+                Ok(kernel) => {
+                    let schedule = format!("{} {schedule}", mugraph_schedule(request));
+                    designs.push(Design { kernel, schedule });
+                }
+                Err(reason) => failure = failure.or(Some(reason)),
+            }
+        }
+        match failure {
+            Some(reason) if designs.is_empty() => Err(reason),
+            _ if designs.is_empty() => Err(CannotLower("no schedule suits it".to_owned())),
+            _ => Ok(designs),
+        }
     }
 
     fn emitted_us(&self, program: &ThreadProgram) -> f64 {

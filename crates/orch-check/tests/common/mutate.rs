@@ -1,0 +1,195 @@
+//! Candidates with something changed, and whether an interpreter of floating-point numbers, which shares no code with the checker,
+//! shows that they are wrong.
+
+use super::{PLENTY, is_proved};
+use orch_check::{Program, check, parse};
+use orch_mugraph::{MuGraph, Precision, array::Array, interpret};
+use std::path::Path;
+
+/// A program and a right candidate.
+pub struct Pair {
+    /// The name of its file.
+    pub name: String,
+    /// What of its values is special.
+    pub values: &'static str,
+    /// The program, as the checker reads it.
+    pub ours: Program,
+    /// The program.
+    pub program: MuGraph,
+    /// The text of the candidate.
+    pub candidate: String,
+}
+
+/// What is special of the values of each file of `tests/small`.
+const VALUES: [(&str, &str); 11] = [
+    ("attention_split", "split exponential"),
+    ("attention_stable", "exponential"),
+    ("causal", "computed mask"),
+    ("gated_gelu", "tanh"),
+    ("gated_relu", "case"),
+    ("gated_silu", "sigmoid"),
+    ("lora", "linear"),
+    ("masked", "mask"),
+    ("ntrans", "roots"),
+    ("rmsnorm", "root"),
+    ("rope", "rotation"),
+];
+
+/// The pairs of `tests/small`, each of which is proved.
+pub fn pairs() -> Vec<Pair> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/small");
+    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let pair = |path: &std::path::PathBuf| {
+        let text = std::fs::read_to_string(path).unwrap();
+        let (program, candidate) = text.split_at(text.rfind("mugraph").unwrap());
+        let both = [parse(program).unwrap(), parse(candidate).unwrap()].concat();
+        let verdict = check(&both[0], &both[1], 1, PLENTY);
+        assert!(is_proved(&verdict), "{}: {verdict:?}", path.display());
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let (_, values) = VALUES.iter().find(|(known, _)| *known == name).unwrap();
+        let program = orch_mugraph::parse(program).unwrap();
+        Pair { name, values, ours: both[0].clone(), program, candidate: candidate.to_owned() }
+    };
+    paths.iter().map(pair).collect()
+}
+
+/// The number that an environment variable holds, or another.
+pub fn setting(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// What random numbers are drawn by: each change of the checker or the prover changes it. `MUTANTS_SEED` sets another.
+pub fn seed() -> u64 {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for folder in ["src", "../orch-mugraph/src/verify", "../orch-mugraph/src/stabilise"] {
+        files.extend(std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path()));
+    }
+    files.sort();
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in files.iter().flat_map(|file| std::fs::read(file).unwrap()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    setting("MUTANTS_SEED", hash)
+}
+
+/// A linear congruential generator.
+pub struct Random(pub u64);
+
+impl Random {
+    /// A number below a limit.
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % limit.max(1)
+    }
+}
+
+/// Words that may stand for each other.
+const WORDS: [(&str, &[&str]); 5] = [
+    ("function", &["exp", "square", "sqrt", "silu", "sigmoid", "tanh", "gelu", "relu", "erf", "guard"]),
+    ("arithmetic", &["add", "sub", "mul", "div", "max"]),
+    ("reduction", &["sum", "largest"]),
+    ("accumulation", &["accumulate sum", "accumulate max"]),
+    ("maximum", &["running_max", "scale(1)"]),
+];
+
+/// A text with something changed in one line, and the class of the change.
+pub fn mutated(text: &str, random: &mut Random) -> Option<(String, &'static str)> {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let at = 1 + random.below(lines.len() - 1);
+    let line = lines[at].clone();
+    if line.contains("input") || line.contains(" = mask \"") {
+        return None;
+    }
+    let kind = random.below(6);
+    let (new, class) = match kind {
+        0 => {
+            let (class, words) = WORDS[random.below(WORDS.len())];
+            let known = words
+                .iter()
+                .find(|word| line.contains(&format!(" {word} ")) || line.contains(&format!(" {word}(")))?;
+            (line.replacen(known, words[random.below(words.len())], 1), class)
+        }
+        1 => (with_number(&line, 's', random)?, "operand"),
+        2 => (with_number(&line, 't', random)?, "tensor"),
+        3 => {
+            // A number in parentheses, a degree, a loop or a grid.
+            let places: Vec<usize> =
+                line.char_indices().filter(|(_, c)| c.is_ascii_digit()).map(|(at, _)| at).collect();
+            let place = *places.get(random.below(places.len()))?;
+            let before = line[..place].chars().last();
+            if matches!(before, Some('s' | 't')) || before.is_some_and(|c| c.is_ascii_digit()) {
+                return None;
+            }
+            (format!("{}{}{}", &line[..place], random.below(5), &line[place + 1..]), "number")
+        }
+        4 => {
+            let (head, rest) = line.split_once('[')?;
+            let (inside, tail) = rest.split_once(']')?;
+            let mut items: Vec<&str> = inside.split(',').map(str::trim).collect();
+            let (a, b) = (random.below(items.len()), random.below(items.len()));
+            items.swap(a, b);
+            if random.below(3) == 0 {
+                items[a] = ["-", "0", "1", "2"][random.below(4)];
+            }
+            (format!("{head}[{}]{tail}", items.join(", ")), "map")
+        }
+        _ => {
+            let (head, along) = line.rsplit_once(' ').filter(|_| line.contains("load"))?;
+            let other = ["-", "0", "1", "2"][random.below(4)];
+            if along == other { return None } else { (format!("{head} {other}"), "loop") }
+        }
+    };
+    if new == line {
+        return None;
+    }
+    lines[at] = new;
+    Some((lines.join("\n"), class))
+}
+
+/// Another operand after the `=`.
+fn with_number(line: &str, letter: char, random: &mut Random) -> Option<String> {
+    let start = line.find(" = ")? + 3;
+    let places: Vec<usize> = line[start..]
+        .match_indices(letter)
+        .map(|(at, _)| start + at)
+        .filter(|&at| {
+            line[at + 1..].starts_with(|c: char| c.is_ascii_digit())
+                && !line[..at].ends_with(char::is_alphanumeric)
+        })
+        .collect();
+    let place = *places.get(random.below(places.len()))?;
+    let digits = line[place + 1..].chars().take_while(char::is_ascii_digit).count();
+    Some(format!("{}{letter}{}{}", &line[..place], random.below(14), &line[place + 1 + digits..]))
+}
+
+fn inputs(graph: &MuGraph, random: &mut Random, scale: f64) -> Vec<Array<f64>> {
+    let mut inputs = Vec::new();
+    for (id, _, kind) in graph.inputs() {
+        let is_mask = kind == orch_mugraph::InputKind::Mask;
+        inputs.push(Array::from_fn(graph.shape(id), |_| {
+            let x = random.below(1 << 20) as f64 / f64::from(1 << 19) - 1.0;
+            if is_mask { f64::from(u8::from(x > -0.5)) } else { scale * x }
+        }));
+    }
+    inputs
+}
+
+/// True if floating-point numbers show that the outputs differ by more than rounding, where the program's are finite. What
+/// is not finite in the candidate counts where numbers are small: elsewhere it may have overflowed.
+pub fn is_wrong(program: &MuGraph, candidate: &MuGraph, random: &mut Random) -> bool {
+    [0.3, 1.0, 3.0].into_iter().any(|magnitude| {
+        let inputs = inputs(program, random, magnitude);
+        let run = |graph| interpret(graph, &inputs, Precision::F64);
+        let (Ok(expected), Ok(given)) = (run(program), run(candidate)) else { return false };
+        expected.iter().zip(&given).any(|(expected, given)| {
+            let finite = expected.data.iter().filter(|x| x.is_finite());
+            let scale = finite.fold(1e-3, |scale: f64, x| scale.max(x.abs()));
+            let differs = |a: f64, b: f64| {
+                b.is_finite() && (a - b).abs() > 1e-6 * scale || magnitude < 1.0 && !b.is_finite()
+            };
+            expected.data.iter().zip(&given.data).any(|(&a, &b)| a.is_finite() && differs(a, b))
+        })
+    })
+}

@@ -1,0 +1,38 @@
+//! A graph after the stage "identify", with all that planning looks up.
+
+use super::backend::Planner;
+use super::context::PlanContext;
+use super::known::KnownTensors;
+use super::signature::Signatures;
+use super::units::{UnitOptions, Units};
+use orch_compute::Storage;
+use orch_ir::PrimGraph;
+use orch_plan::dag::DagError;
+
+/// The owner of what a [`PlanContext`] refers to.
+pub struct PreparedGraph {
+    graph: PrimGraph,
+    storage: Storage,
+    units: Units,
+    signatures: Signatures,
+    known: KnownTensors,
+}
+
+impl PreparedGraph {
+    /// Of a graph that a target has prepared.
+    ///
+    /// # Errors
+    /// If units cannot be ordered, which is a bug.
+    pub fn of(graph: PrimGraph, storage: Storage, options: UnitOptions) -> Result<Self, DagError> {
+        let units = Units::of(&graph, storage.layouts(), options)?;
+        let signatures = Signatures::of(&graph, &storage);
+        let known = KnownTensors::of(&graph);
+        Ok(Self { graph, storage, units, signatures, known })
+    }
+
+    /// What planning works on.
+    pub fn context<'a>(&'a self, planner: &'a dyn Planner) -> PlanContext<'a> {
+        let Self { graph, storage, units, signatures, known } = self;
+        PlanContext { graph, storage, units, signatures, known, planner }
+    }
+}
