@@ -29,13 +29,16 @@ fn check(graph: &PrimGraph, args: &[Arg], kernel: &Kernel, inputs: &[Tensor], wh
         .map(|arg| match arg.role {
             ArgRole::Output => BufferData::zeros(arg.dtype, arg.shape.elems()),
             ArgRole::Input | ArgRole::Constant => BufferData::from_tensor(value(arg.tensor)),
+            // A result in the memory of the first input.
+            ArgRole::Updated => BufferData::from_tensor(&inputs[0]),
         })
         .collect();
     let report = interpret(&kernel.program, &mut buffers, &ExecOptions::default())
         .unwrap_or_else(|error| panic!("{error}\n{what}\n{}", kernel.program));
     assert!(report.unwritten.iter().all(|&count| count == 0), "elements are not written\n{what}");
     let expected = orch_interp::evaluate(graph, inputs, &orch_interp::EvalOptions::default()).unwrap();
-    for (arg, buffer) in bound.iter().zip(&buffers).filter(|(arg, _)| arg.role == ArgRole::Output) {
+    let is_result = |arg: &Arg| matches!(arg.role, ArgRole::Output | ArgRole::Updated);
+    for (arg, buffer) in bound.iter().zip(&buffers).filter(|(arg, _)| is_result(arg)) {
         let number = graph.outputs.iter().position(|(_, output)| *output == arg.tensor).expect("an output");
         let given = buffer.to_tensor(arg.shape.clone()).expect("as many elements");
         for (position, (e, g)) in expected[number].to_f64().into_iter().zip(given.to_f64()).enumerate() {
@@ -290,9 +293,11 @@ fn scatter_to(op: PrimOp, dtype: DType, shapes: [&[usize]; 3], data: impl Fn(&mu
     let nodes: Vec<NodeId> = graph.node_ids().collect();
     let program = ScatterProgram::of(&graph, &nodes, &storage, "test").unwrap();
     for target in &GPU_TARGETS[..1] {
-        let design = gpu::scatter::design(&program, target).unwrap();
-        let what = format!("{} {op:?} {dtype} {shapes:?}: {}", target.name, design.schedule);
-        check(&graph, &program.args, &design.kernel, &inputs, &what);
+        for program in [Some(program.clone()), program.updated()].into_iter().flatten() {
+            let design = gpu::scatter::design(&program, target).unwrap();
+            let what = format!("{} {op:?} {dtype} {shapes:?}: {}", target.name, design.schedule);
+            check(&graph, &program.args, &design.kernel, &inputs, &what);
+        }
     }
     for (rows, columns) in [(3, program.inner), (2, program.inner.min(5))] {
         let schedule = gpu::scatter::GpuScatterSchedule { rows, columns, threads: 64 };

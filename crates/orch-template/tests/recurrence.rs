@@ -170,7 +170,7 @@ fn run(
             Binding::Arg(id) => {
                 let arg = program.arg(*id);
                 match arg.role {
-                    ArgRole::Output => BufferData::zeros(arg.dtype, arg.shape.elems()),
+                    ArgRole::Output | ArgRole::Updated => BufferData::zeros(arg.dtype, arg.shape.elems()),
                     ArgRole::Input | ArgRole::Constant => BufferData::from_tensor(value(arg.tensor)),
                 }
             }

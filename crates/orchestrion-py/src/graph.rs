@@ -66,6 +66,9 @@ enum OutputSpec {
     Made(MadeSpec),
 }
 
+/// The outputs of a run, and per change the tensor that is to be copied.
+type RunResult<'py> = (Bound<'py, PyList>, Vec<Option<Bound<'py, PyAny>>>);
+
 #[pymethods]
 impl PyGraph {
     /// `inputs` has, per input of the executable, the number of the graph's tensor and the order of dimensions in which it is read;
@@ -134,10 +137,7 @@ impl PyGraph {
     }
 
     /// Runs on the graph's tensors: its outputs, and per change the tensor that is to be copied, or `None` if the change was made in place.
-    fn run<'py>(
-        &self,
-        tensors: &Bound<'py, PyList>,
-    ) -> PyResult<(Bound<'py, PyList>, Vec<Option<Bound<'py, PyAny>>>)> {
+    fn run<'py>(&self, tensors: &Bound<'py, PyList>) -> PyResult<RunResult<'py>> {
         let py = tensors.py();
         let objects: Vec<Bound<'py, PyAny>> = tensors.iter().collect();
         let executable = self.executable.get().inner();

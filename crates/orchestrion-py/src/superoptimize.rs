@@ -12,12 +12,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::Path;
 
+/// Reads a model.
+type LoadModel = Box<dyn FnOnce(&Options) -> Result<Model, Error> + Send>;
+
 /// What is superoptimized.
 enum Work {
     /// A program in the text form of µGraphs: its best µGraph is the whole executable.
     Program(String),
     /// A model, parts of which are found kernels for.
-    Model(Box<dyn FnOnce(&Options) -> Result<Model, Error> + Send>),
+    Model(LoadModel),
 }
 
 /// Searches kernels for a program as text, an ONNX model or a document of ATen calls, and compiles it to them: `kind` is `text`,

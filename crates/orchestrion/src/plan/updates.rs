@@ -225,13 +225,22 @@ fn order(columns: &[PlannedColumn], granted: &[Granted]) -> Option<Vec<usize>> {
     Some(order)
 }
 
+/// A kernel with outputs in the memory of inputs.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Redesign {
+    /// Its number in the plan.
+    kernel: usize,
+    /// Inputs and the outputs that are their new values.
+    changed: Vec<(ArgId, ArgId)>,
+}
+
 /// The pairs of a column that its kernel, designed anew, updates in place: as many as one after the other allow.
 fn redesign(
     implementation: &mut Implementation,
     ctx: PlanContext<'_>,
     column: usize,
     pairs: Vec<Granted>,
-    known: &mut BTreeMap<(usize, Vec<(ArgId, ArgId)>), usize>,
+    known: &mut BTreeMap<Redesign, usize>,
 ) -> Vec<Granted> {
     let PlannedColumn { nodes, outputs, inputs, .. } = &implementation.columns[column];
     let ColumnBody::Kernel { kernel, args } = &implementation.columns[column].body else { return Vec::new() };
@@ -251,7 +260,7 @@ fn redesign(
     if changed.is_empty() {
         return kept;
     }
-    let key = (*kernel, changed);
+    let key = Redesign { kernel: *kernel, changed };
     let number = match known.get(&key) {
         Some(&number) => number,
         None => {

@@ -4,7 +4,7 @@ use crate::block::interp::interpret_block;
 use crate::block::validate::validate_block;
 use crate::fuse::build;
 use orch_ir::text::parse;
-use orch_ir::{DType, PrimGraph, Tensor, TensorId};
+use orch_ir::{PrimGraph, Tensor, TensorId};
 
 /// Inputs, then primitives and outputs, as one block program.
 fn block(text: &str) -> (PrimGraph, BlockProgram) {

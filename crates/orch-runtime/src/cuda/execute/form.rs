@@ -42,6 +42,12 @@ pub(super) struct GraphSegment {
     pub(super) graph: Graph,
 }
 
+/// A graph, and the node of each step that has one.
+struct StepGraph {
+    graph: Graph,
+    nodes: Vec<(usize, Node)>,
+}
+
 /// A step that accesses inputs or outputs.
 pub(super) struct BoundaryStep {
     step: usize,
@@ -179,7 +185,7 @@ impl CudaExecutable {
                 };
                 segments.push(match graph {
                     None => Segment::Direct(start..host),
-                    Some((graph, of_steps)) => {
+                    Some(StepGraph { graph, nodes: of_steps }) => {
                         let number = segments.len();
                         of_steps.into_iter().for_each(|(step, node)| nodes[step] = Some((number, node)));
                         Segment::Graph(GraphSegment { steps: start..host, graph })
@@ -196,11 +202,11 @@ impl CudaExecutable {
     }
 
     /// A graph of steps, none of which is a host routine, and their nodes; `None` if the device has no memory for it.
-    fn graph_of(&self, steps: Range<usize>) -> Result<Option<(Graph, Vec<(usize, Node)>)>, CudaError> {
+    fn graph_of(&self, steps: Range<usize>) -> Result<Option<StepGraph>, CudaError> {
         let builder = GraphBuilder::new(self.stream().context())?;
         let part = self.add_steps(&builder, steps, GraphEnd::default())?;
         match builder.build(self.stream()) {
-            Ok(graph) => Ok(Some((graph, part.nodes))),
+            Ok(graph) => Ok(Some(StepGraph { graph, nodes: part.nodes })),
             Err(CudaError::OutOfMemory { .. }) => Ok(None),
             Err(error) => Err(error),
         }

@@ -170,7 +170,6 @@ fn runs_in_place_and_apart_give_the_same() {
             TensorViewMut::new(expected[2].dtype(), expected[2].shape(), &mut before).unwrap(),
         ];
         executable.run_in_place(&views, &mut outputs).unwrap();
-        drop(outputs);
         assert_eq!(scores, expected[0].bytes()[..]);
         assert_eq!(before, expected[2].bytes()[..]);
         assert_eq!(cache[..], expected[1].bytes()[..]);
