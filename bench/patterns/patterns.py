@@ -580,7 +580,7 @@ def branch(g, x, channels_in, channels, kernel):
     return g.Relu(g.Conv(x, w, g.weight(channels), pads=[kernel // 2] * 4))
 
 
-@pattern(8, 8)
+@pattern(9, 8)
 def branches_of_inception(g):
     x = g.Relu(g.input(1, 192, 28, 28))
     pooled = g.MaxPool(x, kernel_shape=[3, 3], pads=[1] * 4)
@@ -589,7 +589,9 @@ def branches_of_inception(g):
     g.output(g.Concat(*parts, axis=1))
 
 
-@pattern(3, 4)
+# A CPU computes convolutions channels-last. Where a result is row-major, a kernel that turns it while it applies the activation is
+# modelled shorter (71.0 + 0.9 us for the first) than storing each element elsewhere (82.5).
+@pattern(6, 4)
 def convolutions_with_several_activations(g):
     x = g.input(1, 64, 14, 14)
     for channels, activation in ((32, g.Relu), (48, g.Sigmoid), (16, g.Tanh)):
@@ -607,7 +609,7 @@ def stem(g, channels):
     g.output(g.Relu(g.Conv(g.input(1, channels, 64, 64), g.weight(16, channels, 7, 7), strides=[2, 2], pads=[3] * 4)))
 
 
-@pattern(1, 2)
+@pattern(2, 2)
 def convolution_to_few_channels(g):
     g.output(g.Tanh(g.Conv(g.input(1, 32, 32, 32), g.weight(3, 32, 3, 3), pads=[1] * 4)))
 

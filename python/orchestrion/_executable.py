@@ -35,7 +35,7 @@ class Report:
     """The page."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page to a file.
+        """Writes the page to the file `path`.
 
         :raises OSError: it cannot be written.
         """
