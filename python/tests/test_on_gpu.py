@@ -684,7 +684,7 @@ def test_a_cache_that_is_read_too_is_updated_in_place(cache: str, tmp_path: path
     def step(keys: Any, values: Any, q: Any, k: Any, v: Any, at: Any) -> Any:
         keys.index_copy_(2, at, k)
         values.index_copy_(2, at, v)
-        mask = torch.arange(keys.shape[2], device=q.device) <= at[-1]
+        mask = (torch.arange(keys.shape[2], device=q.device) <= at[-1])[None, :]
         return nn.functional.scaled_dot_product_attention(q, keys, values, mask)
 
     caches = [torch.randn(2, 8, 512, 64, device="cuda", dtype=torch.float16) for _ in range(2)]

@@ -47,7 +47,10 @@ impl BlockProgram {
             if reads != [before] || !program.reads(&index, input).is_empty() || points != domain {
                 return None;
             }
-            let body = replace(&mut program.exprs, body, &map);
+            let mut body = replace(&mut program.exprs, body, &map);
+            if arg == output {
+                body = program.with_selection_outside(body, after);
+            }
             program.stages[position] = Stage::Store { arg, index, domain: points, body };
             last = last.max(position);
         }
@@ -91,6 +94,21 @@ impl BlockProgram {
         self.stages[position] = Stage::Store { arg, index, domain, body };
         let used: Vec<VarId> = self.stages.iter().flat_map(Stage::axes).collect();
         self.axes.retain(|axis| used.contains(&axis.var));
+    }
+
+    /// A stored value as a selection from the element itself, where that is widened for the selection and rounded back:
+    /// `f16(select(c, a, f32(own)))` is `select(c, f16(a), own)`.
+    fn with_selection_outside(&mut self, body: ExprId, own: ExprId) -> ExprId {
+        let Expr::Cast(stored, selection) = *self.exprs.get(body) else { return body };
+        let Expr::Select(condition, value, kept) = *self.exprs.get(selection) else { return body };
+        let is_widened = matches!(stored, DType::F16 | DType::BF16)
+            && *self.exprs.get(kept) == Expr::Cast(DType::F32, own)
+            && self.exprs.dtype(own) == stored;
+        if !is_widened {
+            return body;
+        }
+        let value = self.exprs.cast(stored, value);
+        self.exprs.select(condition, value, own)
     }
 
     /// The condition under which a store changes the element, and what it stores then; `None` if it always may, or reads it for that.

@@ -257,6 +257,7 @@ CUresult cuStreamWaitValue32_v2(void *stream, CUdeviceptr at, u32 value, u32 fla
 CUresult cuEventCreate(void **event, u32 flags) { CURRENT(); if (flags) return 1; *event = calloc(1, sizeof(double)); return 0; }
 CUresult cuEventDestroy_v2(void *event) { CURRENT(); free(event); return 0; }
 CUresult cuEventRecord(void *event, void *stream) { (void)stream; CURRENT(); *(double *)event = clock_us; return 0; }
+CUresult cuThreadExchangeStreamCaptureMode(int *mode) { static int now; CURRENT(); int before = now; now = *mode; *mode = before; return 0; }
 CUresult cuEventQuery(void *event) { (void)event; CURRENT(); SURFACE(); return 0; }
 CUresult cuEventSynchronize(void *event) { (void)event; CURRENT(); SURFACE(); return 0; }
 CUresult cuEventElapsedTime(float *ms, void *from, void *to) {

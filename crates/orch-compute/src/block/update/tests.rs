@@ -83,6 +83,47 @@ fn position(block: &BlockProgram, role: ArgRole) -> usize {
     block.args.iter().position(|arg| arg.role == role).unwrap()
 }
 
+/// As PyTorch's `index_copy_` along a middle axis comes: an index that may count from the end, rows in front, comparisons of 32 bits.
+const INDEX_COPY: &str = "  input \"old\" t0: f16[2, 3, 5, 4]
+  input \"new\" t1: f16[2, 3, 1, 4]
+  input \"at\" t2: i64[1]
+  const t3: i64[1] = [0]
+  const t4: i64[] = [4]
+  const t5: i64[1] = [5]
+  const t6: i64[] = [0]
+  t7: bool[1] = lt t2, t3
+  t8: i64[1] = add t2, t5
+  t9: i64[1] = select t7, t8, t2
+  t10: f16[5, 2, 3, 4] = transpose t0 perm=[2, 0, 1, 3]
+  t11: f16[1, 2, 3, 4] = reshape t1
+  t12: bool[1] = lt t9, t3
+  t13: i64[1] = add t9, t5
+  t14: i64[1] = select t12, t13, t9
+  t15: i64[1, 1] = reshape t14
+  t16: i64[1] = reshape t15
+  t17: i64[1] = broadcast t6 dims=[]
+  t18: i64[1] = broadcast t4 dims=[]
+  t19: i64[1] = max t16, t17
+  t20: i64[1] = min t19, t18
+  t21: i32[1] = cast.i32 t20
+  t22: i32[5, 1] = iota axis=0
+  t23: i32[5, 1] = broadcast t21 dims=[1]
+  t24: bool[5, 1] = eq t23, t22
+  t25: bool[5] = reshape t24
+  t26: bool[5, 2, 3, 4] = broadcast t25 dims=[0]
+  t27: f16[2, 3, 4] = reshape t11
+  t28: f16[5, 2, 3, 4] = broadcast t27 dims=[1, 2, 3]
+  t29: f16[5, 2, 3, 4] = select t26, t28, t10
+  t30: f16[2, 3, 5, 4] = transpose t29 perm=[1, 2, 0, 3]
+  output \"y\" t30
+";
+
+#[test]
+fn one_row_of_an_index_copy_is_stored() {
+    let block = updated(INDEX_COPY, &[("old", "y")]).unwrap();
+    assert_eq!(domain_of(&block, position(&block, ArgRole::Updated)), 2 * 3 * 4, "{block}");
+}
+
 #[test]
 fn one_row_is_stored() {
     let block = updated(CACHE, &[("old", "y")]).unwrap();

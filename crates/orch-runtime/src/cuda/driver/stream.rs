@@ -3,7 +3,8 @@
 use super::device::Context;
 use super::error::CudaError;
 use super::sys::{
-    Address, CAPTURE_NONE, DriverHandle, EVENT_DEFAULT, NOT_READY, STREAM_NON_BLOCKING, WAIT_VALUE_EQUAL,
+    Address, CAPTURE_NONE, CAPTURE_RELAXED, DriverHandle, EVENT_DEFAULT, NOT_READY, STREAM_NON_BLOCKING,
+    WAIT_VALUE_EQUAL,
 };
 use std::ffi::c_void;
 use std::fmt;
@@ -56,7 +57,7 @@ impl Stream {
     ///
     /// # Errors
     /// If the stream cannot be used while another is captured, or the device has failed.
-    pub(in crate::cuda) fn is_capturing(&self) -> Result<bool, CudaError> {
+    pub fn is_capturing(&self) -> Result<bool, CudaError> {
         let driver = self.context.enter()?;
         let mut status = CAPTURE_NONE;
         // SAFETY: the pointer is to a number, and the stream lives as long as `self`.
@@ -187,8 +188,19 @@ impl Event {
     /// If work before it failed.
     pub fn is_reached(&self) -> Result<bool, CudaError> {
         let driver = self.context.enter()?;
-        // SAFETY: the event lives as long as `self`.
-        let status = unsafe { (driver.api.event_query)(self.handle) };
+        // While somebody captures a stream, the driver takes the question for an error of that capture unless this thread says that it
+        // knows what it does.
+        let mut mode = CAPTURE_RELAXED;
+        // SAFETY: the pointer is to a mode; the event lives as long as `self`; the mode that was there is set again.
+        let (exchanged, status) = unsafe {
+            let exchanged = (driver.api.exchange_capture_mode)(&raw mut mode);
+            let status = (driver.api.event_query)(self.handle);
+            if exchanged == 0 {
+                (driver.api.exchange_capture_mode)(&raw mut mode);
+            }
+            (exchanged, status)
+        };
+        driver.check(exchanged, || "changing how captures are guarded".into())?;
         if status == NOT_READY {
             return Ok(false);
         }

@@ -46,6 +46,7 @@ symbol_table! {
         stream_wait_event = c"cuStreamWaitEvent": fn(DriverHandle, DriverHandle, c_uint) -> DriverStatus;
         stream_is_capturing = c"cuStreamIsCapturing": fn(DriverHandle, *mut c_int) -> DriverStatus;
         stream_wait_value = c"cuStreamWaitValue32_v2": fn(DriverHandle, Address, c_uint, c_uint) -> DriverStatus;
+        exchange_capture_mode = c"cuThreadExchangeStreamCaptureMode": fn(*mut c_int) -> DriverStatus;
         stream_begin_capture = c"cuStreamBeginCapture_v2": fn(DriverHandle, c_int) -> DriverStatus;
         stream_end_capture = c"cuStreamEndCapture": fn(DriverHandle, *mut DriverHandle) -> DriverStatus;
         event_create = c"cuEventCreate": fn(*mut DriverHandle, c_uint) -> DriverStatus;
