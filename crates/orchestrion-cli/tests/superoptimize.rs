@@ -146,7 +146,7 @@ fn an_executable_runs_and_is_verified() {
     assert_eq!((&verified["pass"], &verified["proofs"][0]["pass"]), (&true.into(), &true.into()));
     assert_eq!(verified["proofs"][0]["checker"]["answer"], "proved");
     assert_eq!(verified["parts"][0]["pass"], true);
-    let explained = folder.text("explain small_attention_found.orc");
+    let explained = folder.text("explain small_attention_found.orc --all");
     assert!(explained.contains("found by the superoptimizer"), "{explained}");
     let certificate = folder.text("verify small_attention_found.json");
     assert!(certificate.contains("pass"), "{certificate}");

@@ -145,7 +145,10 @@ fn steps_on_the_host_are_named() {
         .output("y");
     session.write("sampling.onnx", sampling.model(17).encode());
     let text = succeeds(&session, "compile sampling.onnx --no-calibration");
-    let note = text.lines().find(|line| line.contains("on the host")).unwrap_or_else(|| panic!("{text}"));
+    let note = text
+        .lines()
+        .find(|line| line.starts_with("note: ") && line.contains("on the host"))
+        .unwrap_or_else(|| panic!("{text}"));
     assert!(note.starts_with("note: 1 step runs on the host, without a kernel (modelled "), "{note}");
     assert!(note.contains("warp (GridSample)"), "{note}");
     let (_, modelled) = note.split_once("(modelled ").unwrap();

@@ -2,11 +2,22 @@
 
 use super::kernel::KernelDesign;
 use super::substitute::Substitute;
-use super::updates::UpdatedTensor;
+use crate::manifest::Update;
 use orch_ir::{NodeId, Tensor, TensorId};
 use orch_mugraph::Certificate;
 use orch_plan::enumerate::Candidate;
 use std::collections::BTreeMap;
+
+/// An output that is a new value of an input, as tensors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UpdatedTensor {
+    /// Among outputs and inputs.
+    pub ports: Update,
+    /// The new value.
+    pub output: TensorId,
+    /// The old one.
+    pub input: TensorId,
+}
 
 /// A candidate that was chosen.
 #[derive(Clone)]

@@ -8,24 +8,13 @@
 //! What is not updated in place is an output like any other, which the caller copies.
 
 use super::context::PlanContext;
-use super::implementation::{ColumnBody, Implementation, PlannedColumn};
+use super::implementation::{ColumnBody, Implementation, PlannedColumn, UpdatedTensor};
 use super::kernel::KernelDesign;
 use crate::manifest::Update;
 use crate::plan::candidates::CandidateColumn;
 use orch_compute::ArgId;
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// An output that is a new value of an input, as tensors.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UpdatedTensor {
-    /// Among outputs and inputs.
-    pub ports: Update,
-    /// The new value.
-    pub output: TensorId,
-    /// The old one.
-    pub input: TensorId,
-}
 
 /// The pairs whose types and layouts agree, each input and output once, but for inputs that are outputs as well.
 pub fn updated_tensors(ctx: PlanContext<'_>, updates: &[Update]) -> Vec<UpdatedTensor> {

@@ -119,7 +119,7 @@ fn write_c(artifact: &Artifact, text: &mut String) -> Result<(), Error> {
 
 /// Runs work items, on all threads where OpenMP is at hand.
 const RUN_KERNEL: &str = "
-static int run_kernel(void (*kernel)(void *const *, int64_t, int64_t, void *), void *const *buffers,
+static int run_kernel(void (*kernel)(void *const *, int64_t, int64_t, void *, int64_t), void *const *buffers,
                       int64_t tasks, size_t scratch_bytes) {
     int failed = 0;
 #ifdef _OPENMP
@@ -128,11 +128,14 @@ static int run_kernel(void (*kernel)(void *const *, int64_t, int64_t, void *), v
     {
         void *scratch = scratch_bytes ? aligned_alloc(64, (scratch_bytes + 63) / 64 * 64) : NULL;
         failed = scratch_bytes != 0 && scratch == NULL;
+        /* What the thread has packed into its memory it need not pack again for the next item. */
+        int64_t before = -1;
 #ifdef _OPENMP
 #pragma omp for
 #endif
         for (int64_t task = 0; task < tasks; task++) {
-            if (!failed) kernel(buffers, task, task + 1, scratch);
+            if (!failed) kernel(buffers, task, task + 1, scratch, before);
+            before = task;
         }
         free(scratch);
     }
