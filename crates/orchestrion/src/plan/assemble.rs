@@ -5,8 +5,7 @@
 //! Outputs that no kernel writes (an input, a constant, a second name) are copied at the end.
 
 use super::explain;
-use super::implementation::UpdatedTensor;
-use super::implementation::{ColumnBody, Implementation, PlannedColumn};
+use super::implementation::{ColumnBody, Implementation, PlannedColumn, UpdatedTensor};
 use super::kernel::{KernelDesign, KernelWork};
 use super::known::constant_step;
 use crate::manifest::{ActionInfo, Port, Slot, SlotMemory, StepInfo, Update};

@@ -6,8 +6,7 @@
 use super::backend::TargetInfo;
 use super::candidates::{CandidateColumn, CandidateColumns, time_us};
 use super::considered::{ConsideredColumns, CountedCosts, considered};
-use super::implementation::Chosen;
-use super::implementation::UpdatedTensor;
+use super::implementation::{Chosen, UpdatedTensor};
 use super::signature::Signatures;
 use super::substitute::Substitute;
 use super::units::Units;
