@@ -35,7 +35,7 @@ pub enum DeviceInput<'a> {
 pub struct DeviceRun<'a> {
     /// The inputs.
     pub inputs: &'a [DeviceInput<'a>],
-    /// The outputs. One that has the memory of the input that it updates ([`Manifest::updates`](crate::Manifest::updates)) is updated in
+    /// The outputs. One that has the memory of the input that it updates ([`Manifest::updates`](crate::manifest::Manifest::updates)) is updated in
     /// place; otherwise one that overlaps another tensor is written last, by a copy.
     pub outputs: &'a [DeviceTensor<'a>],
     /// [`Executable::scratch_bytes`] bytes, from a multiple of 256 on, that the run works in instead of the context's memory. Give some for
