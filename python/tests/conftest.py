@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx
 import pytest
@@ -57,6 +59,17 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("cache")
     folder.chmod(0o700)
     return str(folder)
+
+
+@pytest.fixture
+def fresh_dynamo(cache: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PyTorch without compiled graphs, before and after, and random numbers of a fixed seed."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("ORCHESTRION_CACHE", cache)
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,13 +14,7 @@ import orchestrion.torch as ot  # noqa: E402
 from torch import nn  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def fresh(cache: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("ORCHESTRION_CACHE", cache)
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def copies_of(call: Callable[[], Any]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,7 @@ from torch._dynamo.utils import counters  # noqa: E402
 from orchestrion.torch import _backend, _unit  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def fresh(cache: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("ORCHESTRION_CACHE", cache)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def compiled(model: Any, dynamic: bool | None = None, **options: Any) -> Any:

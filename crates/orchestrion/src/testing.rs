@@ -1,11 +1,12 @@
 //! Graphs and contexts for the tests of several stages.
 
-use crate::Options;
 use crate::build::find;
 use crate::plan::backend::Backend;
 use crate::plan::context::PlanContext;
 use crate::plan::prepared::PreparedGraph;
 use crate::plan::units::UnitOptions;
+use crate::{Options, Precision};
+use orch_files::Scratch;
 use orch_ir::PrimGraph;
 
 /// Sixteen rows by a large weight, and by two of rank 16 (LoRA).
@@ -26,6 +27,17 @@ pub const LORA: &str = "graph \"lora\" {
   output \"o\" t12
 }
 ";
+
+/// Options of plans for sm_90 in f16 with kernels of templates only, and a cache of their own.
+pub fn half_on_gpu(cache: &Scratch) -> Options {
+    Options {
+        cache_dir: cache.path().to_owned(),
+        target: Some("cuda:sm_90".to_owned()),
+        precision: Precision::F16,
+        superoptimize: false,
+        ..Options::default()
+    }
+}
 
 /// A graph from its text.
 pub fn graph(text: &str) -> PrimGraph {

@@ -242,19 +242,13 @@ pub fn tell_steps(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{LORA, graph};
-    use crate::{Model, Options, Precision};
+    use crate::Model;
+    use crate::testing::{LORA, graph, half_on_gpu};
 
     #[test]
     fn steps_know_what_would_have_cost_more() {
         let folder = orch_files::Scratch::new().unwrap();
-        let options = Options {
-            cache_dir: folder.path().to_owned(),
-            target: Some("cuda:sm_90".to_owned()),
-            precision: Precision::F16,
-            superoptimize: false,
-            ..Options::default()
-        };
+        let options = half_on_gpu(&folder);
         let plan = || Model::from_graph(graph(LORA)).plan(&options).unwrap();
         let first = plan();
         let all: Vec<&Considered> =

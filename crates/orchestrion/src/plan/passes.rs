@@ -102,7 +102,8 @@ fn constants(implementation: &Implementation) -> Vec<BTreeSet<BufferId>> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{DumpAfter, Model, Options, Precision};
+    use crate::testing::half_on_gpu;
+    use crate::{DumpAfter, Model, Options};
     use orch_thread::print_thread;
     use std::sync::{Arc, Mutex};
 
@@ -124,13 +125,7 @@ mod tests {
     #[test]
     fn a_second_product_copies_its_own_factor_while_the_first_one_runs() {
         let folder = orch_files::Scratch::new().unwrap();
-        let options = Options {
-            cache_dir: folder.path().to_owned(),
-            target: Some("cuda:sm_90".to_owned()),
-            precision: Precision::F16,
-            superoptimize: false,
-            ..Options::default()
-        };
+        let options = half_on_gpu(&folder);
         let graph = crate::testing::graph(PAIR);
         let planned = Model::from_graph(graph).plan(&options).unwrap_or_else(|error| panic!("{error}"));
         let kernels = &planned.implementation.kernels;
@@ -157,14 +152,8 @@ mod tests {
             let receive = move |name: &str, text: &str| {
                 received.lock().unwrap().push((name.to_owned(), text.to_owned()));
             };
-            let options = Options {
-                cache_dir: folder.path().to_owned(),
-                target: Some("cuda:sm_90".to_owned()),
-                precision: Precision::F16,
-                superoptimize: false,
-                dump_after: Some(DumpAfter { pass: pass.to_owned(), receive: Arc::new(receive) }),
-                ..Options::default()
-            };
+            let dump_after = Some(DumpAfter { pass: pass.to_owned(), receive: Arc::new(receive) });
+            let options = Options { dump_after, ..half_on_gpu(&folder) };
             let planned = Model::from_graph(crate::testing::graph(PAIR)).plan(&options);
             (planned, texts.lock().unwrap().clone())
         };

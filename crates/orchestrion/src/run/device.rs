@@ -112,9 +112,7 @@ impl RunContext {
         let inputs: Vec<InputPlace<'_>> = places.chain(constants).collect();
         let outputs: Vec<DeviceAddress> = run.outputs.iter().map(|tensor| tensor.start).collect();
         let tensors = DeviceTensors { inputs: &inputs, outputs: &outputs, scratch: run.scratch };
-        if !stream.is_capturing().map_err(Error::from)? {
-            self.loaded.launches.before(inner)?;
-        }
+        self.loaded.launches.before(inner, stream)?;
         let enqueued = inner.enqueue_on(stream, &tensors);
         self.uploaded = Some(updatable);
         enqueued.map_err(Error::from)

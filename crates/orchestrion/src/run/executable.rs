@@ -243,7 +243,8 @@ impl RunContext {
             Inner::Cuda(inner) => {
                 // What is uploaded takes the place of constants that a run on tensors of the GPU has left there.
                 self.uploaded = None;
-                self.loaded.launches.before(inner)?;
+                let stream = Arc::clone(inner.stream());
+                self.loaded.launches.before(inner, &stream)?;
                 run_on_gpu(inner, inputs, outputs)
             }
         }
@@ -284,7 +285,8 @@ impl RunContext {
         match &mut self.inner {
             Inner::Cpu(_) => self.run_views(inputs, outputs),
             Inner::Cuda(inner) => {
-                self.loaded.launches.before(inner)?;
+                let stream = Arc::clone(inner.stream());
+                self.loaded.launches.before(inner, &stream)?;
                 inner.run_on_device(1).map_err(Error::from)
             }
         }
@@ -298,12 +300,13 @@ impl RunContext {
     pub fn choose_launches(&mut self) -> Result<Option<LaunchChoice>, Error> {
         let Inner::Cuda(inner) = &mut self.inner else { return Ok(None) };
         let (launches, start) = (&self.loaded.launches, Instant::now());
+        let stream = Arc::clone(inner.stream());
         while launches.choice().is_none() && start.elapsed() < MOST_EXTRA_RUNS {
-            launches.before(inner)?;
+            launches.before(inner, &stream)?;
             inner.run_on_device(1).map_err(Error::from)?;
         }
         let choice = launches.decide();
-        launches.before(inner)?;
+        launches.before(inner, &stream)?;
         Ok(Some(choice))
     }
 

@@ -472,7 +472,7 @@ impl CudaExecutable {
                 // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
                 unsafe { launch.function.launch_with(stream, &shape, arguments.pointers()) }
             }
-            (Action::Copy { from, to }, None) if from.len_bytes > 0 && address(from) != address(to) => {
+            (Action::Copy { from, to }, None) if is_move(from, to, &address) => {
                 stream.copy(address(from), address(to), from.len_bytes)
             }
             (Action::Copy { .. } | Action::Host(_), None) => Ok(()),
@@ -565,6 +565,11 @@ impl CudaExecutable {
             (Action::Copy { .. } | Action::Host(_), None) => String::new(),
         }
     }
+}
+
+/// True unless a copy between ranges with these addresses has nothing to do.
+pub(super) fn is_move(from: &BufferRef, to: &BufferRef, address: impl Fn(&BufferRef) -> Address) -> bool {
+    from.len_bytes > 0 && address(from) != address(to)
 }
 
 /// True for memory of the caller.

@@ -4,7 +4,7 @@
 //! accesses, and on no others; an output that updates an input counts as its memory, whether it has that in a run or not. Each graph remembers which addresses its nodes have: those that changed since it was launched last are set
 //! when it is next used.
 
-use super::executable::{CudaExecutable, Execution, is_port};
+use super::executable::{CudaExecutable, Execution, is_move, is_port};
 use super::graph::{Graph, GraphBuilder, Node};
 use super::launch::{Action, CudaStep, Launch, Program};
 use super::library_calls::{Call, Calls};
@@ -120,11 +120,6 @@ impl CudaExecutable {
         self.source.program.updates.iter().map(is_in_place).collect()
     }
 
-    /// True unless a copy has nothing to do.
-    fn is_move(&self, from: &BufferRef, to: &BufferRef) -> bool {
-        from.len_bytes > 0 && self.placement.address(from) != self.placement.address(to)
-    }
-
     fn bind_arguments(&mut self) -> Result<(), CudaError> {
         let now = &self.placement.ports;
         if self.arguments_ports.as_ref() == Some(now) {
@@ -236,6 +231,7 @@ impl CudaExecutable {
         steps: Range<usize>,
         start: GraphEnd,
     ) -> Result<GraphPart, CudaError> {
+        let address = |range: &BufferRef| self.placement.address(range);
         let mut nodes = Vec::new();
         let waits = self.waits(steps.clone());
         let allow_early = self.source.options.allow_programmatic && builder.has_programmatic_edges();
@@ -262,9 +258,8 @@ impl CudaExecutable {
                     // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
                     Some(unsafe { builder.add_kernel(function, shape, pointers, &after, is_early)? })
                 }
-                (Action::Copy { from, to }, _) if self.is_move(from, to) => {
-                    let (from_address, to_address) =
-                        (self.placement.address(from), self.placement.address(to));
+                (Action::Copy { from, to }, _) if is_move(from, to, address) => {
+                    let (from_address, to_address) = (address(from), address(to));
                     Some(builder.add_copy(from_address, to_address, from.len_bytes, &after)?)
                 }
                 (Action::Copy { .. } | Action::Host(_), _) => None,

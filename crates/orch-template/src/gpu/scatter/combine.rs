@@ -158,8 +158,8 @@ impl Emitter<'_> {
             let start = emitter.program.exprs.mul_const(segment, list.segment as i64);
             let (var, first) = emitter.program.exprs.fresh_index("first", list.segment);
             let columns = emitter.columns_of_thread();
-            let each = emitter.serial("turn", columns, 1, |emitter, turn| {
-                emitter.apply_some(list, Segment { start, first, count }, turn)
+            let each = emitter.serial("iteration", columns, 1, |emitter, iteration| {
+                emitter.apply_some(list, Segment { start, first, count }, iteration)
             });
             let zero = emitter.index(0);
             let step = TOGETHER as i64;
@@ -176,13 +176,13 @@ impl Emitter<'_> {
     }
 
     /// Applies some updates of the list to a vector of each of their slots.
-    fn apply_some(&mut self, list: &List, segment: Segment, turn: ExprId) -> Vec<Stmt> {
+    fn apply_some(&mut self, list: &List, segment: Segment, iteration: ExprId) -> Vec<Stmt> {
         let Segment { start, first, count } = segment;
         let (lanes, dtype) = (self.lanes, self.scatter.dtype());
         let slots = self.scratch("own", DType::I32, TOGETHER);
         let news = self.scratch("news", dtype, TOGETHER * lanes);
         let mut body = Vec::new();
-        let column = self.own_column(&mut body, turn);
+        let column = self.own_column(&mut body, iteration);
         body.push(self.unrolled("number", TOGETHER, |emitter, number| {
             let mut body = Vec::new();
             let exprs = &mut emitter.program.exprs;

@@ -24,8 +24,8 @@ impl Emitter<'_> {
             let update = |emitter: &mut Self, number| {
                 let exprs = &mut emitter.program.exprs;
                 let before = exprs.mul_const(block, step as i64);
-                let turn = exprs.add2(before, number);
-                let first = exprs.mul_const(turn, threads as i64);
+                let iteration = exprs.add2(before, number);
+                let first = exprs.mul_const(iteration, threads as i64);
                 exprs.add2(first, emitter.thread)
             };
             let find = emitter.unrolled("number", step, |emitter, number| {

@@ -94,8 +94,8 @@ impl Emitter<'_> {
     fn update_of(&mut self, state: &Rounds, block: ExprId, number: ExprId) -> ExprId {
         let exprs = &mut self.program.exprs;
         let before = exprs.mul_const(block, state.step as i64);
-        let turn = exprs.add2(before, number);
-        let first = exprs.mul_const(turn, self.schedule.threads as i64);
+        let iteration = exprs.add2(before, number);
+        let first = exprs.mul_const(iteration, self.schedule.threads as i64);
         exprs.add2(first, self.thread)
     }
 

@@ -222,15 +222,16 @@ impl<'a> Emitter<'a> {
         let mut body = Vec::new();
         let columns = self.columns_of_thread();
         let threads = self.slot_threads();
-        let turns = (self.slots.div_ceil(threads) * columns).next_multiple_of(IN_FLIGHT).div_ceil(columns);
+        let iterations =
+            (self.slots.div_ceil(threads) * columns).next_multiple_of(IN_FLIGHT).div_ceil(columns);
         let columns = self.index(columns);
         let own = self.own_slot();
         let exprs = &mut self.program.exprs;
         let vector = exprs.add2(first, number);
-        let (turn, column) = (exprs.floor_div(vector, columns), exprs.floor_rem(vector, columns));
-        let slot = exprs.mul_const(turn, threads as i64);
+        let (iteration, column) = (exprs.floor_div(vector, columns), exprs.floor_rem(vector, columns));
+        let slot = exprs.mul_const(iteration, threads as i64);
         let slot = exprs.add2(slot, own);
-        let slot = self.bind_index(&mut body, "slot", slot, turns * threads);
+        let slot = self.bind_index(&mut body, "slot", slot, iterations * threads);
         let column = self.own_column(&mut body, column);
         let exists = self.exists(slot, column);
         let exists = self.bind(&mut body, "exists", exists);
@@ -244,12 +245,12 @@ impl<'a> Emitter<'a> {
     }
 
     /// The first column of a thread's vector.
-    pub fn own_column(&mut self, body: &mut Vec<Stmt>, turn: ExprId) -> ExprId {
+    pub fn own_column(&mut self, body: &mut Vec<Stmt>, iteration: ExprId) -> ExprId {
         let extent = self.columns_of_thread() * self.column_threads * self.lanes;
         let columns = self.index(self.column_threads);
         let exprs = &mut self.program.exprs;
         let own = exprs.floor_rem(self.thread, columns);
-        let before = exprs.mul_const(turn, self.column_threads as i64);
+        let before = exprs.mul_const(iteration, self.column_threads as i64);
         let vector = exprs.add2(before, own);
         let column = exprs.mul_const(vector, self.lanes as i64);
         let var = bind_var(&mut self.program, body, "column", column, extent);
