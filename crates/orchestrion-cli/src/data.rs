@@ -74,6 +74,14 @@ pub fn artifact(path: &Path, options: &Options) -> Result<Artifact, Error> {
     Model::load(path, options)?.compile(options)
 }
 
+/// The plan of a file, of which constants are not read, or of a model that is compiled now.
+pub fn manifest(path: &Path, options: &Options) -> Result<Manifest, Error> {
+    if is_artifact(path) {
+        return Artifact::load_manifest(path);
+    }
+    Ok(Model::load(path, options)?.compile(options)?.manifest)
+}
+
 /// True for files that are named as artifacts.
 pub fn is_artifact(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "orc")

@@ -11,7 +11,7 @@
 //!     sections: shared objects or cubins, then constants, each padded to a multiple of 64
 //! ```
 //! All numbers are little-endian. Constants are used where they lie in the memory that the file is read to. Every section is
-//! compared with its hash when a file is read, so a damaged kernel is never run: the hashes guard against accidents, not
+//! compared with its hash when a file is read to be run, so a damaged kernel is never run: the hashes guard against accidents, not
 //! against attackers, because they lie in the same file. Loading an artifact runs the native code in it, like starting a program.
 
 use crate::manifest::Manifest;
@@ -99,14 +99,23 @@ impl Artifact {
     /// If it cannot be read, or as [`parse`](Self::parse).
     pub fn load(path: &Path) -> Result<Self, Error> {
         let failed = |source| Error::File { path: path.to_owned(), source };
-        let named = |error| match error {
-            Error::Model(text) => Error::Model(format!("{}: {text}", path.display())),
-            other => other,
-        };
         let file = open_regular(path).map_err(failed)?;
-        let start = Start::of(&map_open_file(&file).map_err(failed)?).map_err(named)?;
+        let start =
+            Start::of(&map_open_file(&file).map_err(failed)?).map_err(|error| in_file(path, error))?;
         let bytes = read_open_file(&file, start.file_bytes()).map_err(failed)?;
-        start.with_sections(&bytes).map_err(named)
+        start.with_sections(&bytes, Constants::AreCompared).map_err(|error| in_file(path, error))
+    }
+
+    /// Reads the plan of a file, for people. Its constants stay on the disk, so one that is damaged is not noticed.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), but for damaged constants.
+    pub fn load_manifest(path: &Path) -> Result<Manifest, Error> {
+        let failed = |source| Error::File { path: path.to_owned(), source };
+        let bytes = map_open_file(&open_regular(path).map_err(failed)?).map_err(failed)?;
+        let start = Start::of(&bytes).map_err(|error| in_file(path, error))?;
+        let artifact = start.with_sections(&bytes, Constants::StayUnread);
+        Ok(artifact.map_err(|error| in_file(path, error))?.manifest)
     }
 
     /// Reads an artifact from the bytes of a file.
@@ -114,7 +123,24 @@ impl Artifact {
     /// # Errors
     /// If the bytes are not a complete artifact of this version, or its parts do not fit each other.
     pub fn parse(bytes: &Bytes) -> Result<Self, Error> {
-        Start::of(bytes)?.with_sections(bytes)
+        Start::of(bytes)?.with_sections(bytes, Constants::AreCompared)
+    }
+}
+
+/// What reading a file does with its constants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Constants {
+    /// They are compared with their hashes.
+    AreCompared,
+    /// Not a byte of them is read.
+    StayUnread,
+}
+
+/// An error that names the file.
+fn in_file(path: &Path, error: Error) -> Error {
+    match error {
+        Error::Model(text) => Error::Model(format!("{}: {text}", path.display())),
+        other => other,
     }
 }
 
@@ -165,23 +191,25 @@ impl Start {
     }
 
     /// The artifact, with the sections of a file that is at least that long.
-    fn with_sections(self, bytes: &Bytes) -> Result<Artifact, Error> {
+    fn with_sections(self, bytes: &Bytes, constants: Constants) -> Result<Artifact, Error> {
         let Self { manifest, sections } = self;
         let mut sections = sections.into_iter().map(|section| bytes.slice(section));
         let digests = sections.next().unwrap_or_default();
         let mut digests = digests.chunks_exact(DIGEST_BYTES);
-        let mut read = |count: usize, what: &str| -> Result<Vec<Bytes>, Error> {
+        let mut read = |count: usize, what: &str, is_compared: bool| -> Result<Vec<Bytes>, Error> {
             let mut found = Vec::with_capacity(count);
             for (number, section) in sections.by_ref().take(count).enumerate() {
-                if digests.next() != Some(blake3::hash(&section).as_bytes()) {
+                let digest = digests.next();
+                if is_compared && digest != Some(blake3::hash(&section).as_bytes()) {
                     return Err(unusable(&format!("{what} {number} is damaged")));
                 }
                 found.push(section);
             }
             Ok(found)
         };
-        let libraries = read(manifest.library_bytes.len(), "kernel library")?;
-        let constants = read(manifest.constant_bytes.len(), "constant")?;
+        let libraries = read(manifest.library_bytes.len(), "kernel library", true)?;
+        let is_compared = constants == Constants::AreCompared;
+        let constants = read(manifest.constant_bytes.len(), "constant", is_compared)?;
         let artifact = Artifact { manifest, libraries, constants };
         artifact.check().map_err(|what| unusable(&what))?;
         Ok(artifact)
@@ -263,5 +291,26 @@ mod tests {
         }
         assert!(unnoticed.iter().all(|&at| bytes[at] == 0), "only padding may change: {unnoticed:?}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no partial file stays");
+    }
+
+    #[test]
+    fn plans_are_read_without_constants() {
+        let folder = orch_files::Scratch::new().unwrap();
+        let path = folder.path().join("a.orc");
+        let with_byte = |from_end: usize| {
+            let mut bytes = example().to_bytes().unwrap();
+            let at = bytes.len() - from_end;
+            bytes[at] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            (Artifact::load_manifest(&path), Artifact::load(&path))
+        };
+        // The last section is the constant of five bytes with its padding; three constants of 64 bytes each but the empty one.
+        let (plan, whole) = with_byte(ALIGN_BYTES);
+        assert_eq!(plan.unwrap(), example().manifest);
+        assert!(whole.unwrap_err().to_string().contains("constant 2 is damaged"));
+        let (plan, whole) = with_byte(3 * ALIGN_BYTES);
+        for said in [plan.unwrap_err().to_string(), whole.unwrap_err().to_string()] {
+            assert!(said.contains("kernel library 0 is damaged"), "{said}");
+        }
     }
 }

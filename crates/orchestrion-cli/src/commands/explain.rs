@@ -61,16 +61,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         return Err(Error::Input(format!("{path} is compiled already: --dump-after needs the model")));
     }
     let options = Options { dump_after, ..arguments.compile.options() };
-    let first = data::artifact(&arguments.model, &options)?;
     if let Some(wanted) = &arguments.source {
-        for kernel in first.manifest.kernels.iter().filter(|kernel| kernel.name.contains(wanted)) {
+        for kernel in data::manifest(&arguments.model, &options)?
+            .kernels
+            .iter()
+            .filter(|kernel| kernel.name.contains(wanted))
+        {
             outln!("/* {}: {} */\n{}", kernel.name, kernel.schedule, kernel.source);
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let (first, measured) = explained(first, arguments, &options)?;
+    let (first, measured) = explained(&arguments.model, arguments, &options)?;
     let second = match &arguments.against {
-        Some(path) => Some(explained(data::artifact(path, &options)?, arguments, &options)?.0),
+        Some(path) => Some(explained(path, arguments, &options)?.0),
         None => None,
     };
     let second = second.as_ref();
@@ -96,15 +99,13 @@ fn check_outputs(arguments: &Arguments) -> Result<(), Refusal> {
 }
 
 /// The report of a plan, measured if that was asked for and is possible here.
-fn explained(
-    artifact: Artifact,
-    arguments: &Arguments,
-    options: &Options,
-) -> Result<(Report, Measurements), Error> {
-    let manifest = artifact.manifest.clone();
-    let measured = match arguments.measure && !arguments.no_measure {
-        true => measured(artifact, options)?,
-        false => Measurements::default(),
+fn explained(path: &Path, arguments: &Arguments, options: &Options) -> Result<(Report, Measurements), Error> {
+    let (manifest, measured) = match arguments.measure && !arguments.no_measure {
+        true => {
+            let artifact = data::artifact(path, options)?;
+            (artifact.manifest.clone(), measured(artifact, options)?)
+        }
+        false => (data::manifest(path, options)?, Measurements::default()),
     };
     Ok((report::report(&manifest, &measured), measured))
 }

@@ -195,7 +195,7 @@ def test_proofs_and_alternatives_are_shown(pages: dict[str, Path], browser: Brow
         assert part in text, text
     opened.view("Superoptimizer")
     assert "Programs that were searched" in opened.shown("").inner_text()
-    assert opened.shown("tbody tr").first.locator("td").nth(7).inner_text() == "yes"
+    assert opened.shown("tbody tr").first.locator("td").nth(8).inner_text() == "yes"
     opened.close()
 
 

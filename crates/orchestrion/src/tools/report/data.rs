@@ -2,12 +2,13 @@
 
 use super::lives::{TensorLife, tensor_lives};
 use super::timeline::{Timeline, timeline};
-use crate::manifest::{Device, Manifest};
+use crate::manifest::{ActionInfo, Device, Manifest};
 use crate::run::launch::starts_early;
 use crate::run::launches::LaunchChoice;
 use crate::tools::plan_text::{self, Measured};
 use crate::{Error, RunContext, Tensor};
 use serde::Serialize;
+use std::collections::HashMap;
 use std::time::Instant;
 
 /// A plan, and what was measured of it.
@@ -21,6 +22,8 @@ pub struct Report {
     pub calls: Vec<Option<CallHere>>,
     /// Median microseconds of a whole run by the host's clock; `None` if it was not measured.
     pub run_us: Option<f64>,
+    /// The steps by kernel, those that take most first.
+    pub by_kernel: Vec<KernelSteps>,
     /// When each step runs.
     pub timeline: Timeline,
     /// The tensors that steps write, and how long each lives.
@@ -78,6 +81,17 @@ pub fn measure(context: &mut RunContext, inputs: &[Tensor]) -> Result<Measuremen
     Ok(Measurements { steps, run_us: Some(times_us[RUNS / 2]), launches })
 }
 
+/// The steps that launch one kernel, or one step that launches none.
+#[derive(Clone, Default, Debug, Serialize)]
+pub struct KernelSteps {
+    /// In the order of the plan.
+    pub steps: Vec<usize>,
+    /// What they take together: measured where that is known, otherwise modelled.
+    pub us: f64,
+    /// What their arithmetic and traffic take at least; `None` if that is not known of each.
+    pub roofline_us: Option<f64>,
+}
+
 impl Report {
     /// The report of a plan, but for what might make it faster.
     pub fn without_advice(manifest: &Manifest, measured: &Measurements) -> Self {
@@ -85,6 +99,7 @@ impl Report {
         let steps = 0..manifest.steps.len();
         let measured_us: Vec<Option<f64>> = steps.clone().map(|step| of(step)?.median_us).collect();
         Self {
+            by_kernel: by_kernel(manifest, &measured_us),
             timeline: timeline(manifest, &measured_us),
             measured_us,
             calls: steps.map(|step| of(step)?.call.clone().map(CallHere::from)).collect(),
@@ -106,6 +121,29 @@ impl Report {
         let measured = self.measured_us.get(step).copied().flatten();
         measured.unwrap_or_else(|| self.manifest.steps.get(step).map_or(0.0, |step| step.cost_us))
     }
+}
+
+/// The steps by kernel, those that take most first.
+fn by_kernel(manifest: &Manifest, measured_us: &[Option<f64>]) -> Vec<KernelSteps> {
+    let mut all: Vec<KernelSteps> = Vec::new();
+    let mut of_kernel: HashMap<usize, usize> = HashMap::new();
+    for (number, step) in manifest.steps.iter().enumerate() {
+        let new = all.len();
+        let at = match step.action {
+            ActionInfo::Kernel(kernel) => *of_kernel.entry(kernel).or_insert(new),
+            ActionInfo::Copy | ActionInfo::Host { .. } => new,
+        };
+        if at == new {
+            all.push(KernelSteps { roofline_us: Some(0.0), ..KernelSteps::default() });
+        }
+        let entry = &mut all[at];
+        entry.steps.push(number);
+        entry.us += measured_us[number].unwrap_or(step.cost_us);
+        let roofline_us = Some(step.roofline_us).filter(|&us| us > 0.0);
+        entry.roofline_us = entry.roofline_us.zip(roofline_us).map(|(sum, us)| sum + us);
+    }
+    all.sort_by(|a, b| b.us.total_cmp(&a.us));
+    all
 }
 
 /// How the device is given the steps.
@@ -135,5 +173,27 @@ fn launches(manifest: &Manifest, chosen: Option<LaunchChoice>) -> Vec<String> {
             };
             [way].into_iter().chain(host).chain([early.to_owned()]).collect()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::report::timeline::tests::manifest;
+
+    #[test]
+    fn steps_of_one_kernel_are_counted_together() {
+        let mut plan = manifest(&[&[][..]; 5]);
+        for (step, kernel) in [(1, 0), (2, 1), (4, 1)] {
+            plan.steps[step].action = ActionInfo::Kernel(kernel);
+        }
+        plan.steps[1].cost_us = 1.5;
+        plan.steps[1].roofline_us = 0.0;
+        let found = Report::without_advice(&plan, &Measurements::default()).by_kernel;
+        let steps: Vec<&[usize]> = found.iter().map(|kernel| &kernel.steps[..]).collect();
+        assert_eq!(steps, [&[2, 4][..], &[1], &[0], &[3]]);
+        assert_eq!((found[0].us, found[0].roofline_us), (2.0, Some(1.0)));
+        assert_eq!((found[1].us, found[1].roofline_us), (1.5, None));
+        assert!(Report::without_advice(&manifest(&[]), &Measurements::default()).by_kernel.is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! A plan on a screen: the costliest kernels, what is on the host, the roofline, what to try next.
 
-use super::data::Report;
+use super::data::{KernelSteps, Report};
 use orch_ir::message;
 use std::fmt::Write;
 
@@ -34,44 +34,46 @@ fn write_summary(report: &Report, text: &mut String) -> std::fmt::Result {
     for note in manifest.report.notes.iter().take(LINES) {
         writeln!(text, "note: {}", message::sentence(note))?;
     }
-    let mut order: Vec<usize> = (0..steps).collect();
-    order.sort_by(|&a, &b| report.step_us(b).total_cmp(&report.step_us(a)));
-    let all_us: f64 = order.iter().map(|&step| report.step_us(step)).sum();
+    let kernels = &report.by_kernel;
+    let all_us: f64 = kernels.iter().map(|kernel| kernel.us).sum();
+    let share = |us: f64| 100.0 * us / all_us.max(1e-9);
     let basis = if report.is_measured() { "measured" } else { "modelled" };
-    writeln!(text, "{basis:>12}  share  roofline  step")?;
-    for &number in order.iter().take(SHOWN) {
-        let (step, us) = (&manifest.steps[number], report.step_us(number));
-        let roofline = match step.roofline_us {
-            known if known > 0.0 && us > 0.0 => format!("{:.0} %", 100.0 * known / us),
-            _ => "unknown".to_owned(),
+    writeln!(text, "{basis:>12}  share  roofline  steps")?;
+    for kernel in kernels.iter().take(SHOWN) {
+        let us = kernel.us;
+        let roofline = match kernel.roofline_us.filter(|_| us > 0.0) {
+            Some(known) => format!("{:.0} %", 100.0 * known / us),
+            None => "unknown".to_owned(),
         };
-        let from = step
-            .origins
-            .first()
-            .map_or_else(String::new, |from| format!(" from {}", message::shortened(from, 40)));
-        let others = if step.origins.len() > 1 {
-            format!(" and {} more", step.origins.len() - 1)
-        } else {
-            String::new()
-        };
-        writeln!(
-            text,
-            "{us:9.1} us  {:4.1} %  {roofline:>8}  {number}: {}{from}{others}",
-            100.0 * us / all_us.max(1e-9),
-            message::shortened(&step.name, 40)
-        )?;
+        writeln!(text, "{us:9.1} us  {:4.1} %  {roofline:>8}  {}", share(us), described(report, kernel))?;
     }
-    if steps > SHOWN {
-        let rest_us: f64 = order[SHOWN..].iter().map(|&step| report.step_us(step)).sum();
+    if let Some(rest) = kernels.get(SHOWN..).filter(|rest| !rest.is_empty()) {
+        let rest_us: f64 = rest.iter().map(|kernel| kernel.us).sum();
+        let rest_steps: usize = rest.iter().map(|kernel| kernel.steps.len()).sum();
         writeln!(
             text,
-            "{rest_us:9.1} us  {:4.1} %            {} other steps (--all)",
-            100.0 * rest_us / all_us.max(1e-9),
-            steps - SHOWN
+            "{rest_us:9.1} us  {:4.1} %            {rest_steps} other steps (--all)",
+            share(rest_us)
         )?;
     }
     writeln!(text, "{}", on_host(report))?;
     report.advice.iter().take(LINES).try_for_each(|advice| writeln!(text, "try: {advice}"))
+}
+
+/// The steps of a kernel: the first one's number, name and origins, and how many others there are.
+fn described(report: &Report, kernel: &KernelSteps) -> String {
+    let Some((&first, others)) = kernel.steps.split_first() else { return String::new() };
+    let step = &report.manifest.steps[first];
+    let others = match others.len() {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    let from = match &step.origins[..] {
+        [] => String::new(),
+        [only] => format!(" from {}", message::shortened(only, 40)),
+        [one, more @ ..] => format!(" from {} and {} more", message::shortened(one, 40), more.len()),
+    };
+    format!("{first}{others}: {}{from}", message::shortened(&step.name, 40))
 }
 
 /// Modelled and measured time of the plan beside its roofline.
@@ -107,16 +109,12 @@ fn on_host(report: &Report) -> String {
     }
 }
 
-/// The plan in a line: the costliest step, the roofline, what is on the host, and what to try.
+/// The plan in a line: the costliest kernel, the roofline, what is on the host, and what to try.
 pub fn line(report: &Report) -> String {
-    let steps = &report.manifest.steps;
-    let costliest = (0..steps.len()).max_by(|&a, &b| report.step_us(a).total_cmp(&report.step_us(b)));
-    let costliest = costliest.map_or_else(String::new, |step| {
-        format!(
-            "; costliest {} with {:.1} us",
-            message::shortened(&steps[step].name, 40),
-            report.step_us(step)
-        )
+    let costliest = report.by_kernel.first().map_or_else(String::new, |kernel| {
+        let name = message::shortened(&report.manifest.steps[kernel.steps[0]].name, 40);
+        let steps = if kernel.steps.len() == 1 { "step" } else { "steps" };
+        format!("; costliest {name} with {:.1} us in {} {steps}", kernel.us, kernel.steps.len())
     });
     let advice = report.advice.first().map_or_else(String::new, |advice| format!("; try: {advice}"));
     format!("{}{costliest}; {}{advice}", times(report), on_host(report))

@@ -4,7 +4,7 @@
   const { el, short, time, bytes, color, table, isKnown } = orchestrion;
 
   const axis = (label, format, size) => ({
-    label, stroke: color("text"), grid: { stroke: color("frame") }, ticks: { stroke: color("frame") }, font: "12px system-ui, sans-serif",
+    label, stroke: color("text"), grid: { stroke: color("frame"), width: 0.5 }, ticks: { stroke: color("frame"), width: 1 }, font: "12px system-ui, sans-serif",
     labelFont: "12px system-ui, sans-serif", size, values: format ? (_, all) => all.map((value) => (value === null ? "" : format(value))) : undefined,
   });
 
@@ -183,7 +183,7 @@
   const gflops = (step, us) => (step.flops > 0 && us > 0 ? step.flops / us / 1e3 : null);
 
   function roofline(plan, pick) {
-    const byIntensity = points("Roofline: rate over arithmetic intensity", plan, {
+    const byIntensity = points("Roofline: rate over arithmetic intensity; a step is bound by its units, or by memory and caches", plan, {
       x: intensity, pick,
       series: [
         { title: "bound", color: "bound", value: (step) => gflops(step, step.roofline) },

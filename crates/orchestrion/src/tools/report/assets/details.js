@@ -113,6 +113,7 @@
     if (all.length === 0) return el("p", { text: "Nothing was searched: no part of the model might have gained enough, or the superoptimizer was off." });
     const used = new Set(plan.steps.map((step) => step.proof).filter((proof) => proof !== null && proof !== undefined).map((proof) => plan.manifest.proofs[proof]?.program));
     return el("div", {}, table("Programs that were searched for \u00b5Graphs", [
+      { title: "program", isNumber: true, cell: (row) => `${all.indexOf(row)}` },
       { title: "uses", isNumber: true, cell: (row) => `${row.uses}` },
       { title: "templates take", isNumber: true, cell: (row) => time(row.spent_us) },
       { title: "might gain at most", isNumber: true, cell: (row) => time(row.gain_us) },
@@ -121,8 +122,7 @@
       { title: "screened, failed", isNumber: true, cell: (row) => `${row.screened[0]}, ${row.screened[1]}` },
       { title: "proved", isNumber: true, cell: (row) => row.proved_us.length ? row.proved_us.map(time).join(", ") : "none" },
       { title: "used", cell: (row) => used.has(row.program) ? "yes" : "no" },
-      { title: "stopped", cell: (row) => row.stopped || "unknown" },
-    ], all), all.map((row, number) => el("details", {}, el("summary", { text: `Program ${number}` }), code(row.program),
+    ], all), all.map((row, number) => el("details", {}, el("summary", { text: `Program ${number}: ${row.stopped || "unknown why the search ended"}` }), code(row.program),
       row.refused.length ? list(row.refused.map((reason) => `refused: ${reason}`)) : null,
       row.pruned.length ? list(row.pruned.map(([rule, count]) => `left aside by ${rule}: ${count}`)) : null)));
   }

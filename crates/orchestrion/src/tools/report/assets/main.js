@@ -20,7 +20,7 @@
     const { report } = manifest;
     const roofline = plan.steps.reduce((sum, step) => sum + (step.roofline ?? 0), 0);
     const host = plan.steps.filter((step) => step.isHost);
-    const costliest = [...plan.steps].sort((a, b) => b.us - a.us).slice(0, 10);
+    const costliest = plan.report.by_kernel.slice(0, 10).map((kernel) => ({ ...kernel, first: plan.steps[kernel.steps[0]], isMeasured: kernel.steps.every((step) => plan.steps[step].measured !== null) }));
     const others = report.rivals_us ?? [];
     return el("div", {},
       orchestrion.facts([
@@ -41,11 +41,12 @@
       report.notes.length ? orchestrion.section("Notes", el("ul", {}, report.notes.map((note) => el("li", { text: note })))) : null,
       orchestrion.section("How a run is launched", el("ul", {}, plan.report.launches.map((line) => el("li", { text: line })))),
       orchestrion.section("What to try next", plan.report.advice.length ? el("ul", {}, plan.report.advice.map((line) => el("li", { text: line }))) : "Nothing that is known would help."),
-      table("Costliest steps", [
-        { title: "step", cell: (step) => el("button", { type: "button", class: "link", text: `${step.number}: ${short(step.name, 60)}`, onclick: () => select(step.number) }) },
-        { title: plan.isMeasured ? "measured" : "time", isNumber: true, cell: (step) => `${time(step.us)}${step.measured === null ? " modelled" : ""}` },
-        { title: "share", isNumber: true, cell: (step) => percent(step.us, plan.total) },
-        { title: "of its least time", isNumber: true, cell: (step) => (step.roofline === null ? "unknown" : `${(step.us / step.roofline).toFixed(2)} times`) },
+      table("Costliest kernels", [
+        { title: "first step", cell: ({ first }) => el("button", { type: "button", class: "link", text: `${first.number}: ${short(first.name, 60)}`, onclick: () => select(first.number) }) },
+        { title: "steps", isNumber: true, cell: (kernel) => `${kernel.steps.length}` },
+        { title: "time", isNumber: true, cell: (kernel) => `${time(kernel.us)} ${kernel.isMeasured ? "measured" : "modelled"}` },
+        { title: "share", isNumber: true, cell: (kernel) => percent(kernel.us, plan.total) },
+        { title: "of its least time", isNumber: true, cell: (kernel) => (kernel.roofline_us === null ? "unknown" : `${(kernel.us / kernel.roofline_us).toFixed(2)} times`) },
       ], costliest));
   }
 
