@@ -40,11 +40,14 @@ class Graph:
         executable: Executable,
         inputs: list[tuple[int, list[int] | None]],
         outputs: list[Any],
+        saved_from: int,
         changes: list[Any],
         checks_indices: bool,
     ) -> None: ...
     @property
     def in_place(self) -> int: ...
+    @property
+    def launches(self) -> str | None: ...
     def run(self, tensors: list[Any]) -> tuple[list[Any], list[Any]]: ...
 
 def compile(

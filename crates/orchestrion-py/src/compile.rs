@@ -5,7 +5,8 @@ use crate::executable::PyExecutable;
 use crate::tensors::owned;
 use bytes::Bytes;
 use orchestrion::{
-    Artifact, DeclaredDim, Error, Model, Nvtx, Options, Precision, Progress, RunOptions, SearchPaths,
+    Artifact, DeclaredDim, Error, Execution, Model, Nvtx, Options, Precision, Progress, RunOptions,
+    SearchPaths,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -31,7 +32,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Compiles a model and loads it.
 ///
 /// `options` has `cache_dir` and, as they are given: `dims`, `input_shapes`, `target`, `precision`, `superoptimize`, `tune`,
-/// `budget`, `calibrate`, `fuse`, `jobs`, `threads`, `c_compiler`, `external_data_roots`, `base_dir`, `updatable`, `cuda_files`. `progress` is called every 50 ms as
+/// `budget`, `calibrate`, `fuse`, `jobs`, `threads`, `launches`, `c_compiler`, `external_data_roots`, `base_dir`, `updatable`, `cuda_files`. `progress` is called every 50 ms as
 /// `progress(stage, done, total)` from the calling thread; what it raises stops the work.
 #[pyfunction]
 #[pyo3(signature = (model, options, progress=None))]
@@ -41,12 +42,12 @@ pub fn compile(
     options: &Bound<'_, PyDict>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyExecutable> {
-    let Settings { options, threads, base_dir } = Settings::of(options)?;
+    let Settings { options, run, base_dir } = Settings::of(options)?;
     let load = move |options: &Options| match model {
         Source::Path(path) => Model::load(&path, options),
         Source::Bytes(bytes) => Model::parse(Bytes::from(bytes), "", base_dir.as_deref(), options),
     };
-    compiled(py, options, threads, load, progress)
+    compiled(py, options, run, load, progress)
 }
 
 /// Compiles a document of ATen calls and loads it; `fixed` has the inputs whose value is fixed, by name. Otherwise as `compile`.
@@ -59,14 +60,14 @@ pub fn compile_aten(
     fixed: &Bound<'_, PyDict>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyExecutable> {
-    let Settings { mut options, threads, .. } = Settings::of(options)?;
+    let Settings { mut options, run, .. } = Settings::of(options)?;
     for (name, value) in fixed {
         let name: String = name.extract()?;
         let tensor = owned(&value, &name)?;
         options.fixed_inputs.insert(name, tensor);
     }
     let load = move |options: &Options| Model::from_aten(&document, options);
-    compiled(py, options, threads, load, progress)
+    compiled(py, options, run, load, progress)
 }
 
 /// The names of the inputs that kernels for a document of ATen calls update in place; `options` as of `compile`. Compiles nothing, and needs
@@ -86,7 +87,7 @@ pub fn updated_inputs(
 fn compiled(
     py: Python<'_>,
     mut options: Options,
-    threads: usize,
+    run: RunSettings,
     load: impl FnOnce(&Options) -> Result<Model, Error> + Send + 'static,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyExecutable> {
@@ -95,7 +96,7 @@ fn compiled(
     let (executable, model) = watch.run(py, progress, move || {
         let model = load(&options)?;
         let artifact = model.compile(&options)?;
-        let run_options = RunOptions::of(&options, threads);
+        let run_options = RunOptions { execution: run.execution, ..RunOptions::of(&options, run.threads) };
         Ok((orchestrion::Executable::load(artifact, run_options)?, model))
     })?;
     PyExecutable::new(py, executable, Some(model))
@@ -286,12 +287,21 @@ impl Progress for Seen {
     }
 }
 
+/// What the caller decides of runs.
+#[derive(Clone, Copy, Default)]
+pub struct RunSettings {
+    /// Threads of a run.
+    pub threads: usize,
+    /// How its steps reach a GPU.
+    pub execution: Option<Execution>,
+}
+
 /// What the caller decides.
 pub struct Settings {
     /// Of the compilation.
     pub options: Options,
-    /// Threads of a run.
-    pub threads: usize,
+    /// Of runs.
+    pub run: RunSettings,
     /// Where external data of a model in memory lies.
     pub base_dir: Option<PathBuf>,
 }
@@ -304,7 +314,7 @@ impl Settings {
     pub fn of(given: &Bound<'_, PyDict>) -> PyResult<Self> {
         let py = given.py();
         let mut options = Options { calibrate: true, ..Options::default() };
-        let (mut threads, mut base_dir) = (0, None);
+        let (mut run, mut base_dir) = (RunSettings::default(), None);
         for (key, value) in given {
             let key: String = key.extract()?;
             let wrong = |error: PyErr| {
@@ -332,7 +342,11 @@ impl Settings {
                     })?;
                 }
                 "jobs" => options.jobs = value.extract().map_err(wrong)?,
-                "threads" => threads = value.extract().map_err(wrong)?,
+                "threads" => run.threads = value.extract().map_err(wrong)?,
+                "launches" => {
+                    let name: Option<String> = value.extract().map_err(wrong)?;
+                    run.execution = name.map(|name| launches(py, &name)).transpose()?;
+                }
                 "base_dir" => base_dir = value.extract().map_err(wrong)?,
                 "precision" => {
                     let name: String = value.extract().map_err(wrong)?;
@@ -345,8 +359,17 @@ impl Settings {
                 _ => return Err(errors::usage(py, &format!("there is no option `{key}`"))),
             }
         }
-        Ok(Self { options, threads, base_dir })
+        Ok(Self { options, run, base_dir })
     }
+}
+
+/// A launch mode by its name.
+fn launches(py: Python<'_>, name: &str) -> PyResult<Execution> {
+    let known = Execution::ALL.into_iter().find(|mode| mode.name() == name);
+    known.ok_or_else(|| {
+        let known = Execution::ALL.map(Execution::name).join(", ");
+        errors::usage(py, &format!("launches are `{name}`; known are {known}"))
+    })
 }
 
 fn value_text(value: &Bound<'_, PyAny>) -> String {

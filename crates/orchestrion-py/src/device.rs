@@ -6,7 +6,7 @@
 
 use crate::errors;
 use crate::executable::Ports;
-use crate::tensors::{Given, Library, Order, Port, empty_strided, torch_dtype};
+use crate::tensors::{Allocator, Given, Library, Order, Port, torch_dtype};
 use orchestrion::{
     DType, DeviceAddress, DeviceInput, DeviceRun, DeviceTensor, Error, Executable, Gpu, Stream,
 };
@@ -41,7 +41,10 @@ impl<'a, 'py> RunTensor<'a, 'py> {
     }
 
     /// A tensor that PyTorch made for this call.
-    fn made(object: Bound<'py, PyAny>, port: &'a Port, order: Option<&[usize]>) -> PyResult<Self> {
+    ///
+    /// # Errors
+    /// If it cannot be described.
+    pub fn made(object: Bound<'py, PyAny>, port: &'a Port, order: Option<&[usize]>) -> PyResult<Self> {
         let given = Given::traced(&object, port, "tensor")?;
         Ok(Self::new(object, port, given, order))
     }
@@ -142,7 +145,7 @@ pub fn enqueue<'py>(
     let scratch = match is_captured && scratch_bytes > 0 {
         true => {
             let (shape, strides) = (PyTuple::new(py, [scratch_bytes])?, PyTuple::new(py, [1])?);
-            Some(empty_strided(&shape, &strides, DType::U8, Some(ordinal))?)
+            Some(Allocator::new(py, Some(ordinal))?.empty_strided(&shape, &strides, DType::U8)?)
         }
         false => None,
     };
@@ -223,7 +226,7 @@ fn output<'a, 'py>(
     ordinal: usize,
     py: Python<'py>,
 ) -> PyResult<RunTensor<'a, 'py>> {
-    let new = || new_output(py, port, None, ordinal);
+    let new = || RunTensor::made(Allocator::new(py, Some(ordinal))?.empty(port)?, port, None);
     let Some(target) = target else {
         if !is_torch {
             let text = format!(
@@ -252,19 +255,6 @@ fn output<'a, 'py>(
         Some(_) if tensor.is_row_major() => Ok(tensor),
         Some(_) => new(),
     }
-}
-
-/// A new tensor of PyTorch for an output with the strides of a port, whose dimensions the executable has in this order.
-///
-/// # Errors
-/// If there is no memory.
-pub fn new_output<'a, 'py>(
-    py: Python<'py>,
-    port: &'a Port,
-    order: Option<&[usize]>,
-    ordinal: usize,
-) -> PyResult<RunTensor<'a, 'py>> {
-    RunTensor::made(port.empty(py, Some(ordinal))?, port, order)
 }
 
 fn elsewhere(py: Python<'_>, port: &Port, what: &str, number: i32, ordinal: usize) -> PyErr {

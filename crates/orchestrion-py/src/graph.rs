@@ -4,7 +4,8 @@
 use crate::device::{self, OnGpu, RunTensor};
 use crate::errors;
 use crate::executable::PyExecutable;
-use crate::tensors::{Given, Library, Order, Port};
+use crate::slabs::{Part, Slabs};
+use crate::tensors::{Allocator, Given, Library, Order, Port};
 use orchestrion::{DType, DeviceRun, Error, Stream, TensorView, TensorViewMut};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -22,6 +23,8 @@ pub struct PyGraph {
     inputs: Vec<Input>,
     outputs: Vec<Output>,
     changes: Vec<Change>,
+    /// Memory of outputs that are saved.
+    slabs: Slabs,
     /// The output that says whether all indices were in range.
     index_check: Option<Port>,
 }
@@ -39,17 +42,27 @@ struct Input {
 enum Output {
     /// Not a tensor.
     None,
+    /// The output of this number, which stands before it.
+    Again(usize),
     /// In the memory of one of the graph's tensors.
     Alias { input: usize, shape: Py<PyTuple>, strides: Py<PyTuple>, offset: isize, is_whole: bool },
-    /// In memory of its own.
-    Made { port: Port, order: Option<Vec<usize>> },
+    /// In new memory.
+    Made(Made),
+}
+
+/// An output in new memory.
+struct Made {
+    port: Port,
+    /// The order of its dimensions in which the executable has it.
+    order: Option<Vec<usize>>,
+    /// Where it is, unless it has memory of its own.
+    part: Option<Part>,
 }
 
 /// A new value of one of the graph's tensors.
 struct Change {
     /// What it is where it is made in memory of its own: the caller copies it then.
-    port: Port,
-    order: Option<Vec<usize>>,
+    made: Made,
     /// The executable's input that is updated in place, if it is.
     input: Option<usize>,
 }
@@ -59,9 +72,10 @@ type MadeSpec = (Vec<usize>, Vec<usize>, String, Option<Vec<usize>>);
 /// Number of an input, and shape, strides and offset in it.
 type AliasSpec = (usize, Vec<usize>, Vec<isize>, isize, bool);
 
-/// What is said of an output: `None`, a [`MadeSpec`] or an [`AliasSpec`].
+/// What is said of an output: `None`, the number of an equal one, a [`MadeSpec`] or an [`AliasSpec`].
 #[derive(FromPyObject)]
 enum OutputSpec {
+    Again(usize),
     Alias(AliasSpec),
     Made(MadeSpec),
 }
@@ -72,8 +86,8 @@ type RunResult<'py> = (Bound<'py, PyList>, Vec<Option<Bound<'py, PyAny>>>);
 #[pymethods]
 impl PyGraph {
     /// `inputs` has, per input of the executable, the number of the graph's tensor and the order of dimensions in which it is read;
-    /// `outputs` says how each of the graph's outputs is made, `changes` how each new value of one of its tensors is where that is not
-    /// updated in place. The executable's outputs are those that are made, in order, then the new values, then the check of indices if
+    /// `outputs` says how each of the graph's outputs is made; those from `saved_from` on are seen by the backward graph only. `changes` says
+    /// how each new value of one of its tensors is made where that is not updated in place. The executable's outputs are those that are made, in order, then the new values, then the check of indices if
     /// `checks_indices`.
     #[new]
     fn new(
@@ -81,6 +95,7 @@ impl PyGraph {
         executable: Py<PyExecutable>,
         inputs: Vec<(usize, Option<Vec<usize>>)>,
         outputs: Vec<Option<OutputSpec>>,
+        saved_from: usize,
         changes: Vec<MadeSpec>,
         checks_indices: bool,
     ) -> PyResult<Self> {
@@ -97,9 +112,16 @@ impl PyGraph {
             order,
             port: port.clone_ref(py),
         });
-        let outputs = outputs.into_iter().map(|output| {
+        let mut slabs = Slabs::default();
+        let outputs = outputs.into_iter().enumerate().map(|(number, output)| {
             Ok(match output {
                 None => Output::None,
+                Some(OutputSpec::Again(of)) if of < number => Output::Again(of),
+                Some(OutputSpec::Again(of)) => {
+                    let text =
+                        format!("output {number} is to be output {of}, which does not stand before it");
+                    return Err(errors::exception(py, Error::Internal(text)));
+                }
                 Some(OutputSpec::Alias((input, shape, strides, offset, is_whole))) => Output::Alias {
                     input,
                     shape: PyTuple::new(py, shape)?.unbind(),
@@ -108,32 +130,36 @@ impl PyGraph {
                     is_whole,
                 },
                 Some(OutputSpec::Made(made)) => {
-                    let (port, order) = made_port(py, made)?;
-                    Output::Made { port, order }
+                    let mut made = Made::of(py, made)?;
+                    if number >= saved_from {
+                        made.part = slabs.place(py, &made.port)?;
+                    }
+                    Output::Made(made)
                 }
             })
         });
+        let outputs = outputs.collect::<PyResult<_>>()?;
         let index_check = ports.outputs[made + changes.len()..].first().map(|port| port.clone_ref(py));
         let updates = &executable.get().inner().manifest().updates;
         let changes = changes.into_iter().enumerate().map(|(number, made_apart)| {
             let update = updates.iter().find(|update| update.output == made + number);
-            let (port, order) = made_port(py, made_apart)?;
-            Ok(Change { port, order, input: update.map(|update| update.input) })
+            Ok(Change { made: Made::of(py, made_apart)?, input: update.map(|update| update.input) })
         });
         let changes = changes.collect::<PyResult<_>>()?;
-        Ok(Self {
-            inputs: inputs.collect(),
-            outputs: outputs.collect::<PyResult<_>>()?,
-            changes,
-            index_check,
-            executable,
-        })
+        Ok(Self { inputs: inputs.collect(), outputs, changes, slabs, index_check, executable })
     }
 
     /// How many changes can be made in place.
     #[getter]
     fn in_place(&self) -> usize {
         self.changes.iter().filter(|change| change.input.is_some()).count()
+    }
+
+    /// How the steps of a run reach the GPU, and what runs took in each mode; `None` until it was chosen, and on a CPU.
+    #[getter]
+    fn launches(&self) -> Option<String> {
+        let executable = self.executable.get().inner();
+        executable.gpu().and(executable.launches()).map(|choice| choice.to_string())
     }
 
     /// Runs on the graph's tensors: its outputs, and per change the tensor that is to be copied, or `None` if the change was made in place.
@@ -150,6 +176,7 @@ impl PyGraph {
         for output in &self.outputs {
             match output {
                 Output::None => results.append(py.None())?,
+                Output::Again(of) => results.append(results.get_item(*of)?)?,
                 Output::Alias { input, is_whole: true, .. } => results.append(&objects[*input])?,
                 Output::Alias { input, shape, strides, offset, .. } => {
                     let source = &objects[*input];
@@ -157,7 +184,7 @@ impl PyGraph {
                     let arguments = (shape.bind(py), strides.bind(py), start + offset);
                     results.append(source.call_method1(intern!(py, "as_strided"), arguments)?)?;
                 }
-                Output::Made { .. } => results.append(made.next().flatten())?,
+                Output::Made(_) => results.append(made.next().flatten())?,
             }
         }
         Ok((results, made.collect()))
@@ -194,10 +221,12 @@ impl PyGraph {
         let first = self.made().count() - self.changes.len();
         let input_of = |number: usize| number.checked_sub(first).and_then(|change| updated[change]);
         let mut made: Vec<(Bound<'py, PyAny>, Given<'py>, Option<Order>)> = Vec::new();
-        for (_, (port, order)) in self.made().enumerate().filter(|(number, _)| input_of(*number).is_none()) {
-            let object = port.empty(py, None)?;
-            let given = Given::traced(&object, port, "output")?;
-            let order = order.map(|order| Order::of(&given, order));
+        let allocator = Allocator::new(py, None)?;
+        let slabs = self.slabs.allocate(&allocator)?;
+        for (_, output) in self.made().enumerate().filter(|(number, _)| input_of(*number).is_none()) {
+            let object = output.new_tensor(&allocator, &slabs)?;
+            let given = Given::traced(&object, &output.port, "output")?;
+            let order = output.order.as_ref().map(|order| Order::of(&given, order));
             made.push((object, given, order));
         }
         let mut in_range = [1];
@@ -208,7 +237,7 @@ impl PyGraph {
                 Some(input) => unsafe { inputs[input].view_mut_in(orders[input].as_ref()) },
                 None => {
                     let (_, given, order) = new.next().expect("made above");
-                    // SAFETY: the memory is new, and each tensor has its own.
+                    // SAFETY: the memory is new, and each tensor has its own, or its own part of a slab.
                     unsafe { given.view_mut_in(order.as_ref()) }
                 }
             })
@@ -259,23 +288,28 @@ impl PyGraph {
             })
             .collect();
         let object_of = |number: usize| number.checked_sub(first).and_then(|change| updated[change]);
+        let allocator = Allocator::new(py, Some(ordinal))?;
+        let slabs = self.slabs.allocate(&allocator)?;
         let made: Vec<RunTensor<'_, 'py>> = (self.made().enumerate())
-            .map(|(number, (port, order))| match object_of(number) {
-                Some(object) => {
-                    device::input(object, Given::traced(object, port, "input")?, port, order, ordinal)
+            .map(|(number, output)| {
+                let (port, order) = (&output.port, output.order.as_deref());
+                match object_of(number) {
+                    Some(object) => {
+                        device::input(object, Given::traced(object, port, "input")?, port, order, ordinal)
+                    }
+                    None => RunTensor::made(output.new_tensor(&allocator, &slabs)?, port, order),
                 }
-                None => device::new_output(py, port, order, ordinal),
             })
             .collect::<PyResult<_>>()?;
         // What the run writes: the tensors that are made, or row-major ones in the place of those with gaps.
         let ports = &self.executable.get().ports().outputs;
         let mut instead: Vec<Option<RunTensor<'_, 'py>>> = Vec::with_capacity(made.len());
         for (made, port) in made.iter().zip(ports) {
-            let is_written = made.is_row_major();
-            instead.push(if is_written { None } else { Some(device::new_output(py, port, None, ordinal)?) });
+            let row_major = || RunTensor::made(allocator.empty(port)?, port, None);
+            instead.push(if made.is_row_major() { None } else { Some(row_major()?) });
         }
         let check = self.index_check.as_ref();
-        let check = check.map(|port| device::new_output(py, port, None, ordinal)).transpose()?;
+        let check = check.map(|port| RunTensor::made(allocator.empty(port)?, port, None)).transpose()?;
         let written = made.iter().zip(&instead).map(|(made, instead)| instead.as_ref().unwrap_or(made));
         let written: Vec<&RunTensor<'_, 'py>> = written.chain(&check).collect();
         let run = |stream: &Arc<Stream>, run: &DeviceRun<'_>| place.executable.run_on_device(stream, run);
@@ -295,25 +329,37 @@ impl PyGraph {
         Ok(made.into_iter().enumerate().map(result).collect())
     }
 
-    /// What the executable makes: outputs, with the order of dimensions in which it has them, then new values of tensors.
-    fn made(&self) -> impl Iterator<Item = (&Port, Option<&[usize]>)> {
+    /// What the executable makes: outputs, then new values of tensors.
+    fn made(&self) -> impl Iterator<Item = &Made> {
         let outputs = self.outputs.iter().filter_map(|output| match output {
-            Output::Made { port, order } => Some((port, order.as_deref())),
-            Output::None | Output::Alias { .. } => None,
+            Output::Made(made) => Some(made),
+            Output::None | Output::Again(_) | Output::Alias { .. } => None,
         });
-        outputs.chain(self.changes.iter().map(|change| (&change.port, change.order.as_deref())))
+        outputs.chain(self.changes.iter().map(|change| &change.made))
     }
 }
 
-/// The port of a tensor in memory of its own, and the order of its dimensions in which the executable has it.
-fn made_port(
-    py: Python<'_>,
-    (shape, strides, dtype, order): MadeSpec,
-) -> PyResult<(Port, Option<Vec<usize>>)> {
-    let unknown = || errors::usage(py, &format!("there is no type `{dtype}`"));
-    let dtype = DType::from_name(&dtype).ok_or_else(unknown)?;
-    let (shape, strides) = (PyTuple::new(py, shape)?.unbind(), PyTuple::new(py, strides)?.unbind());
-    Ok((Port { name: "output".to_owned(), dtype, shape, strides }, order))
+impl Made {
+    /// A tensor in memory of its own.
+    fn of(py: Python<'_>, (shape, strides, dtype, order): MadeSpec) -> PyResult<Self> {
+        let unknown = || errors::usage(py, &format!("there is no type `{dtype}`"));
+        let dtype = DType::from_name(&dtype).ok_or_else(unknown)?;
+        let (shape, strides) = (PyTuple::new(py, shape)?.unbind(), PyTuple::new(py, strides)?.unbind());
+        let port = Port { name: "output".to_owned(), dtype, shape, strides };
+        Ok(Self { port, order, part: None })
+    }
+
+    /// The tensor for one run.
+    fn new_tensor<'py>(
+        &self,
+        allocator: &Allocator<'py>,
+        slabs: &[Bound<'py, PyAny>],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match &self.part {
+            Some(part) => part.of(slabs, &self.port),
+            None => allocator.empty(&self.port),
+        }
+    }
 }
 
 /// True if an input lies without gaps, and no other one has any of its memory.

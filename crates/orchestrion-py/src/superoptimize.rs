@@ -39,7 +39,7 @@ pub fn superoptimize(
     measure: bool,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<(PyExecutable, String)> {
-    let Settings { mut options, threads, base_dir } = Settings::of(options)?;
+    let Settings { mut options, run, base_dir } = Settings::of(options)?;
     for (name, value) in fixed {
         let name: String = name.extract()?;
         let tensor = owned(&value, &name)?;
@@ -80,7 +80,7 @@ pub fn superoptimize(
             "unstable": unstable,
         });
         let report = report.to_string();
-        let run_options = RunOptions::of(&options, threads);
+        let run_options = RunOptions { execution: run.execution, ..RunOptions::of(&options, run.threads) };
         Ok((orchestrion::Executable::load(artifact, run_options)?, model, report))
     });
     let (executable, model, report) = made?;

@@ -28,14 +28,6 @@ impl Port {
         let Self { name, dtype, shape, strides } = self;
         Self { name: name.clone(), dtype: *dtype, shape: shape.clone_ref(py), strides: strides.clone_ref(py) }
     }
-
-    /// A new tensor of PyTorch for it, on a GPU or in the memory of the process.
-    ///
-    /// # Errors
-    /// As [`empty_strided`].
-    pub fn empty<'py>(&self, py: Python<'py>, gpu: Option<usize>) -> PyResult<Bound<'py, PyAny>> {
-        empty_strided(self.shape.bind(py), self.strides.bind(py), self.dtype, gpu)
-    }
 }
 
 /// The library that a tensor is of: outputs are of the library of the inputs.
@@ -363,7 +355,7 @@ impl<'py> NewOutput<'py> {
     /// If there is no memory.
     pub fn new(py: Python<'py>, port: &Port, library: Library) -> PyResult<Self> {
         let object = match library {
-            Library::Torch => port.empty(py, None)?,
+            Library::Torch => Allocator::new(py, None)?.empty(port)?,
             Library::Numpy | Library::Other => numpy_empty(py, port)?,
         };
         let describe = match library {
@@ -464,44 +456,77 @@ pub fn torch_dtype(py: Python<'_>, dtype: DType) -> PyResult<&Py<PyAny>> {
     found.ok_or_else(|| errors::input(py, &format!("this version of PyTorch has no tensors of {dtype}")))
 }
 
-/// A new tensor of PyTorch: in the memory of the process, or on a GPU.
-///
-/// # Errors
-/// If there is no memory, or PyTorch does not know the type.
-pub fn empty_strided<'py>(
-    shape: &Bound<'py, PyTuple>,
-    strides: &Bound<'py, PyTuple>,
-    dtype: DType,
+/// Makes new tensors of PyTorch, in the memory of the process or on a GPU.
+pub struct Allocator<'py> {
+    py: Python<'py>,
     gpu: Option<usize>,
-) -> PyResult<Bound<'py, PyAny>> {
-    static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    // What code that PyTorch compiles calls, in half the time of `torch.empty`; not all versions have it.
-    static ON_HOST: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
-    static ON_GPU: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
-    let py = shape.py();
-    let dtype = torch_dtype(py, dtype)?;
-    let fast = match gpu {
-        None => inductor_function(py, &ON_HOST, "_empty_strided_cpu"),
-        // On the current GPU.
-        Some(ordinal) if current_gpu(py)? == ordinal => inductor_function(py, &ON_GPU, "_empty_strided_cuda"),
-        Some(_) => None,
-    };
-    if let Some(fast) = fast {
-        return fast.bind(py).call1((shape, strides, dtype));
-    }
-    let keywords = PyDict::new(py);
-    keywords.set_item(intern!(py, "dtype"), dtype)?;
-    if let Some(ordinal) = gpu {
-        keywords.set_item(intern!(py, "device"), ordinal)?;
-    }
-    EMPTY.import(py, "torch", "empty_strided")?.call((shape, strides), Some(&keywords))
+    /// What code that PyTorch compiles calls, in half the time of `torch.empty_strided`.
+    fast: Option<&'static Py<PyAny>>,
 }
 
-fn inductor_function<'a>(
+impl<'py> Allocator<'py> {
+    /// For the memory of the process, or a GPU.
+    ///
+    /// # Errors
+    /// If PyTorch does not say which GPU is the current one.
+    pub fn new(py: Python<'py>, gpu: Option<usize>) -> PyResult<Self> {
+        static ON_HOST: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
+        static ON_GPU: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
+        let fast = match gpu {
+            None => inductor_function(py, &ON_HOST, "_empty_strided_cpu"),
+            // On the current GPU.
+            Some(ordinal) if current_gpu(py)? == ordinal => {
+                inductor_function(py, &ON_GPU, "_empty_strided_cuda")
+            }
+            Some(_) => None,
+        };
+        Ok(Self { py, gpu, fast })
+    }
+
+    /// Proof that the interpreter's lock is held.
+    pub fn py(&self) -> Python<'py> {
+        self.py
+    }
+
+    /// A new tensor for an output.
+    ///
+    /// # Errors
+    /// As [`Allocator::empty_strided`].
+    pub fn empty(&self, port: &Port) -> PyResult<Bound<'py, PyAny>> {
+        self.empty_strided(port.shape.bind(self.py), port.strides.bind(self.py), port.dtype)
+    }
+
+    /// A new tensor.
+    ///
+    /// # Errors
+    /// If there is no memory, or PyTorch does not know the type.
+    pub fn empty_strided(
+        &self,
+        shape: &Bound<'py, PyTuple>,
+        strides: &Bound<'py, PyTuple>,
+        dtype: DType,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let Self { py, gpu, fast } = *self;
+        let dtype = torch_dtype(py, dtype)?;
+        if let Some(fast) = fast {
+            return fast.bind(py).call1((shape, strides, dtype));
+        }
+        let keywords = PyDict::new(py);
+        keywords.set_item(intern!(py, "dtype"), dtype)?;
+        if let Some(ordinal) = gpu {
+            keywords.set_item(intern!(py, "device"), ordinal)?;
+        }
+        EMPTY.import(py, "torch", "empty_strided")?.call((shape, strides), Some(&keywords))
+    }
+}
+
+/// A function for code that PyTorch compiles; not all versions have each.
+pub fn inductor_function(
     py: Python<'_>,
-    known: &'a PyOnceLock<Option<Py<PyAny>>>,
+    known: &'static PyOnceLock<Option<Py<PyAny>>>,
     name: &str,
-) -> Option<&'a Py<PyAny>> {
+) -> Option<&'static Py<PyAny>> {
     let find = || Some(py.import("torch._C._dynamo.guards").ok()?.getattr(name).ok()?.unbind());
     known.get_or_init(py, find).as_ref()
 }

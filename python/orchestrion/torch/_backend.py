@@ -68,6 +68,9 @@ class Options:
     """Partitions of fewer calls that compute stay with eager, unless the whole graph is one."""
     cache_dir: str | None = None
     """Folder of compiled kernels."""
+    launches: str | None = None
+    """How kernels reach a GPU: `direct`, one launch each; `line`, a CUDA graph of one after the other; `branched`, one whose branches run at
+    the same time. By default what the first runs show to be the fastest."""
     fallback_random: bool = False
     """Calls that draw random numbers stay with eager, so that the numbers are eager's."""
 
@@ -111,6 +114,7 @@ class Options:
             superoptimize=self.superoptimize,
             threads=threads,
             jobs=work.jobs,
+            launches=self.launches,
         )
 
 
@@ -136,6 +140,7 @@ def backend(
         fw_compiler=compiler.compiling("forward"),
         bw_compiler=compiler.compiling("backward"),
         inference_compiler=compiler.compiling("inference"),
+        partition_fn=compiler.divided,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
@@ -182,6 +187,17 @@ class _Compiler:
     def __init__(self, options: Options, weights: Sequence[torch.Tensor | None]) -> None:
         self._options = options
         self._weights = weights
+        #: Outputs of the forward graph that the caller gets; those after them are saved for the backward graph.
+        self._returned: int | None = None
+
+    def divided(
+        self, joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **how: Any
+    ) -> tuple[GraphModule, GraphModule]:
+        """Forward and backward graph of a joint one. As Inductor does it: views, and what is cheap, are computed again rather than saved."""
+        from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+        self._returned = num_fwd_outputs
+        return min_cut_rematerialization_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **how)
 
     def compiling(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
         """A function for graphs of this kind."""
@@ -192,7 +208,8 @@ class _Compiler:
             # The tracer's mode would make constants and weights fake.
             with unset_fake_temporarily():
                 frozen = _frozen(gm, self._weights) if self._weights and kind == "inference" else {}
-                return _boxed(compiled_graph(gm, kind, self._options, frozen=frozen))
+                returned = self._returned if kind == "forward" else None
+                return _boxed(compiled_graph(gm, kind, self._options, frozen=frozen, returned=returned))
 
         return compile_graph
 
@@ -246,8 +263,12 @@ def compiled_graph(
     options: Options,
     frozen: dict[str, torch.Tensor] | None = None,
     work: Work = Work(),
+    returned: int | None = None,
 ) -> Callable[[list[Any]], Sequence[Any]]:
-    """A graph of concrete sizes as a function of its inputs; parts that are not supported run eagerly."""
+    """A graph of concrete sizes as a function of its inputs; parts that are not supported run eagerly.
+
+    :param returned: how many of its outputs the caller gets; those after them are only saved. None: all.
+    """
     start = time.perf_counter()
     calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
     entry = GraphReport(kind, len(calls), 0, 0)
@@ -260,9 +281,10 @@ def compiled_graph(
         unsupported = [node for node in calls if node in on_host or not is_taken(node)]
         native = options.native(device, work)
         if not unsupported and _is_writable(gm):
-            unit = Unit(gm, native, frozen, work.watch)
+            unit = Unit(gm, native, frozen, work.watch, returned)
             entry.compiled, entry.partitions = len(calls), 1
             entry.changed, entry.in_place = unit.changed, unit.in_place
+            entry.add_unit(unit)
             return unit
         for node in unsupported:
             count, line = entry.eager.get(target_name(node), (0, source_line(node)))
@@ -367,6 +389,7 @@ def _partitioned(
             continue
         setattr(fused, str(node.target), _Part(unit, single=_is_single(part)))
         inside = [n for n in part.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
+        entry.add_unit(unit)
         entry.compiled += len(inside)
         entry.partitions += 1
     fused.recompile()

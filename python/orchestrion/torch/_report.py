@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -29,6 +31,17 @@ class GraphReport:
     """How long compilation took, in seconds."""
     reason: str | None = None
     """Why the graph runs eagerly though its calls are supported, if it does."""
+    _units: list[weakref.ref[Any]] = field(default_factory=list, repr=False)
+
+    def add_unit(self, unit: Any) -> None:
+        """Adds a compiled partition, which the report does not keep."""
+        self._units.append(weakref.ref(unit))
+
+    @property
+    def launches(self) -> list[str]:
+        """How kernels of each partition reach the GPU, where its first runs have decided that, with the times of these."""
+        units = [unit() for unit in self._units]
+        return [unit.launches for unit in units if unit is not None and unit.launches]
 
     @property
     def coverage(self) -> float:
@@ -41,6 +54,7 @@ class GraphReport:
         ]
         if self.changed:
             lines.append(f"  {self.in_place} of {self.changed} changed inputs updated in place")
+        lines += [f"  {launches}" for launches in self.launches]
         if self.reason:
             lines.append(f"  runs eagerly: {self.reason}")
         lines += [f"  eager: {line}" for line in self.eager_lines()]

@@ -47,7 +47,11 @@ class Unit:
         options: Mapping[str, Any],
         fixed: Mapping[str, torch.Tensor] | None = None,
         watch: Watch | None = None,
+        returned: int | None = None,
     ) -> None:
+        """
+        :param returned: how many outputs the caller gets; those after them are only saved, and may share memory. None: all.
+        """
         doc: dict[str, Any] = document(gm)
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         inputs = [node.meta["val"] for node in placeholders]
@@ -63,7 +67,7 @@ class Unit:
         changed = {row["input"] for row in doc["mutations"]}
         plain = [row["name"] for row in doc["inputs"]]
         orders = _enter_dense(doc, inputs)
-        outputs = _plan_outputs(metas, inputs, changed, doc)
+        outputs = _plan_outputs(values, metas, inputs, changed, doc)
         self._repeated = outputs.repeated
         #: Inputs that each call changes.
         self._mutations = [row["input"] for row in doc["mutations"]]
@@ -85,10 +89,16 @@ class Unit:
         #: Keeps the executable for other units of the same graph.
         self._held = _compiled(self.document, dict(options), entered, watch)
         checks_indices = doc.get("index_check") is not None
-        graph = _native.Graph(self._held.native, given, outputs.plan, changes, checks_indices)
-        self._run = graph.run
+        saved_from = len(metas) if returned is None else returned
+        graph = _native.Graph(self._held.native, given, outputs.plan, saved_from, changes, checks_indices)
+        self._graph, self._run = graph, graph.run
         #: Inputs that each call changes, and those of them that kernels update where they are.
         self.changed, self.in_place = len(changes), graph.in_place
+
+    @property
+    def launches(self) -> str | None:
+        """How kernels reach the GPU, and what runs took in each mode; None until it was chosen, and on a CPU."""
+        return self._graph.launches
 
     def __call__(self, tensors: list[Any]) -> list[Any]:
         """Runs on the graph's inputs, in order."""
@@ -188,26 +198,29 @@ def _enter_dense(doc: dict[str, Any], inputs: Tensors) -> list[list[int] | None]
 class _Outputs:
     """How the outputs of a graph are made."""
 
-    #: How each is made; None: it is none.
-    plan: list[_Alias | _Made | None]
+    #: How each is made; None: it is none; a number: it is the output of that position.
+    plan: list[_Alias | _Made | int | None]
     #: The outputs of the document that are left.
     kept: list[Any]
     #: Those whose elements repeat along dimensions, by position: they are made once, and shown with these shapes and strides.
     repeated: dict[int, tuple[list[int], list[int]]]
 
 
-def _plan_outputs(metas: Tensors, inputs: Tensors, changed: set[int], doc: dict[str, Any]) -> _Outputs:
+def _plan_outputs(
+    values: Sequence[torch.fx.Node | None], metas: Tensors, inputs: Tensors, changed: set[int], doc: dict[str, Any]
+) -> _Outputs:
     storages = {
         value.untyped_storage()._cdata: position
         for position, value in enumerate(inputs)
         if isinstance(value, torch.Tensor) and position not in changed
     }
-    plan: list[_Alias | _Made | None] = []
+    plan: list[_Alias | _Made | int | None] = []
     kept: list[Any] = []
+    made: dict[torch.fx.Node, int] = {}
     repeated: dict[int, tuple[list[int], list[int]]] = {}
     rows = doc["outputs"]
-    for meta, row in zip(metas, rows[: len(metas)], strict=True):
-        if meta is None:
+    for value, meta, row in zip(values, metas, rows[: len(metas)], strict=True):
+        if value is None:
             plan.append(None)
             continue
         shape, strides = list(map(int, meta.shape)), list(map(int, meta.stride()))
@@ -217,6 +230,12 @@ def _plan_outputs(metas: Tensors, inputs: Tensors, changed: set[int], doc: dict[
             offset = int(meta.storage_offset()) - int(of.storage_offset())
             whole = offset == 0 and shape == list(of.shape) and strides == list(of.stride())
             plan.append((source, shape, strides, offset, whole))
+            continue
+        first = made.setdefault(value, len(plan))
+        if first < len(plan):
+            if first in repeated:
+                repeated[len(plan)] = repeated[first]
+            plan.append(first)
             continue
         dtype = DTYPES[meta.dtype]
         if any(stride == 0 and size > 1 for size, stride in zip(shape, strides)):

@@ -93,6 +93,11 @@ impl Executable {
         artifact
     }
 
+    /// How the steps of a run reach the GPU, once it was chosen by the caller's runs.
+    pub fn launches(&self) -> Option<LaunchChoice> {
+        self.loaded.launches.choice()
+    }
+
     /// Values of the updatable constants, in the order of [`Manifest::updatable`].
     pub fn updatable(&self) -> Arc<[Tensor]> {
         self.loaded.updatable()

@@ -1,0 +1,98 @@
+//! Memory of tensors that are saved for the backward graph and that nobody else sees: many small ones share one tensor of PyTorch, a slab.
+//!
+//! An allocation costs several times as much as a tensor that is a part of another one, and the forward graph of BERT-base saves 250.
+//! Autograd frees what a graph saved all at once, so that a slab keeps no memory for longer; large tensors are apart, so that PyTorch's allocator
+//! finds room for them.
+
+use crate::tensors::{Allocator, Port, inductor_function};
+use orchestrion::DType;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyInt, PyTuple};
+
+/// Tensors of more bytes have memory of their own.
+const LARGEST_PART_BYTES: usize = 1 << 20;
+
+/// A slab of as many bytes takes no further tensor.
+const SLAB_BYTES: usize = 8 << 20;
+
+/// Where parts of a slab begin: what kernels and TMA ask for, and a line of any cache.
+const ALIGN_BYTES: usize = 256;
+
+/// The slabs of a graph.
+#[derive(Default)]
+pub struct Slabs {
+    slabs: Vec<Slab>,
+}
+
+struct Slab {
+    dtype: DType,
+    len_elems: usize,
+}
+
+/// Where a tensor is in a slab.
+pub struct Part {
+    slab: usize,
+    /// Elements before it.
+    start: Py<PyInt>,
+}
+
+impl Slabs {
+    /// Makes room for a tensor; `None` if it is to have memory of its own.
+    ///
+    /// # Errors
+    /// If the port's shape and strides are no sizes.
+    pub fn place(&mut self, py: Python<'_>, port: &Port) -> PyResult<Option<Part>> {
+        let shape: Vec<usize> = port.shape.bind(py).extract()?;
+        let strides: Vec<usize> = port.strides.bind(py).extract()?;
+        let elem_bytes = port.dtype.size_bytes();
+        let span =
+            shape.iter().zip(&strides).map(|(size, stride)| size.saturating_sub(1) * stride).sum::<usize>()
+                + 1;
+        let len_elems = if shape.contains(&0) { 0 } else { span };
+        if reinterpret(py).is_none() || len_elems * elem_bytes > LARGEST_PART_BYTES {
+            return Ok(None);
+        }
+        let has_room = |slab: &Slab| slab.dtype == port.dtype && slab.len_elems * elem_bytes < SLAB_BYTES;
+        let slab = self.slabs.iter().position(has_room).unwrap_or_else(|| {
+            self.slabs.push(Slab { dtype: port.dtype, len_elems: 0 });
+            self.slabs.len() - 1
+        });
+        let start = self.slabs[slab].len_elems;
+        self.slabs[slab].len_elems = start + len_elems.next_multiple_of(ALIGN_BYTES / elem_bytes);
+        Ok(Some(Part { slab, start: start.into_pyobject(py)?.unbind() }))
+    }
+
+    /// Memory for one run.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn allocate<'py>(&self, allocator: &Allocator<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let py = allocator.py();
+        let strides = PyTuple::new(py, [1])?;
+        let slabs = self
+            .slabs
+            .iter()
+            .map(|slab| allocator.empty_strided(&PyTuple::new(py, [slab.len_elems])?, &strides, slab.dtype));
+        slabs.collect()
+    }
+}
+
+impl Part {
+    /// The tensor in these slabs.
+    ///
+    /// # Errors
+    /// If PyTorch refuses it.
+    pub fn of<'py>(&self, slabs: &[Bound<'py, PyAny>], port: &Port) -> PyResult<Bound<'py, PyAny>> {
+        let slab = &slabs[self.slab];
+        let py = slab.py();
+        let reinterpret = reinterpret(py).expect("parts were made with it");
+        reinterpret.bind(py).call1((slab, port.shape.bind(py), port.strides.bind(py), self.start.bind(py)))
+    }
+}
+
+/// PyTorch's function that shows memory as another tensor, without autograd.
+fn reinterpret(py: Python<'_>) -> Option<&'static Py<PyAny>> {
+    static REINTERPRET: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
+    inductor_function(py, &REINTERPRET, "_reinterpret_tensor")
+}

@@ -1,0 +1,150 @@
+"""What a forward graph saves for its backward graph: what is saved, and in which memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+ot = pytest.importorskip("orchestrion.torch")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(fresh_dynamo: None) -> Iterator[None]:
+    yield
+
+
+class _Layers(nn.Module):
+    def __init__(self, width: int, depth: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+
+    def forward(self, x: Any) -> Any:
+        for layer, norm in zip(self.layers, self.norms):
+            x = x + torch.tanh(layer(norm(x)))
+        return torch.tanh(x)
+
+
+def _saved(module: Any, x: Any) -> tuple[Any, list[Any]]:
+    """What a module gives, and the tensors that it saves."""
+    saved: list[Any] = []
+
+    def pack(tensor: Any) -> Any:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = module(x)
+    return result, saved
+
+
+def _compiled(module: Any) -> Any:
+    return torch.compile(module, backend="orchestrion", options={"strict": True})
+
+
+def _storages(tensors: Any) -> list[int]:
+    return [tensor.untyped_storage().data_ptr() for tensor in tensors]
+
+
+def _check_gradients(module: Any, reference: Any, result: Any, x: Any) -> None:
+    expected = reference(x)
+    torch.testing.assert_close(result, expected)
+    weights = torch.linspace(-1, 1, result.numel()).view_as(result) / result.shape[0]
+    for output in (result, expected):
+        (output * weights).sum().backward()
+    for given, wanted in zip(module.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(given.grad, wanted.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_small_saved_tensors_share_memory_and_results_do_not() -> None:
+    import copy
+
+    module = _Layers(32)
+    reference = copy.deepcopy(module)
+    x = torch.randn(6, 32)
+    result, saved = _saved(_compiled(module), x)
+    given = set(_storages([x, *module.parameters()]))
+    made = [tensor for tensor in saved if tensor.untyped_storage().data_ptr() not in given]
+    apart = [tensor for tensor in made if not tensor._is_view() and tensor.untyped_storage().data_ptr() != result.untyped_storage().data_ptr()]
+    assert len(apart) >= 8
+    assert len(set(_storages(apart))) == 1
+    assert all(tensor.data_ptr() % 256 == apart[0].untyped_storage().data_ptr() % 256 for tensor in apart)
+    # What the caller holds keeps no saved tensor in memory.
+    assert result.untyped_storage().nbytes() == result.numel() * result.element_size()
+    _check_gradients(module, reference, result, x)
+
+
+def test_large_saved_tensors_have_memory_of_their_own() -> None:
+    import copy
+
+    module = _Layers(32, depth=2)
+    reference = copy.deepcopy(module)
+    x = torch.randn(1 << 14, 32)
+    result, saved = _saved(_compiled(module), x)
+    large = [tensor for tensor in saved if tensor.numel() * tensor.element_size() > 1 << 20]
+    assert len(large) >= 2
+    assert len(set(_storages(large))) == len(large)
+    _check_gradients(module, reference, result, x)
+
+
+def test_weights_are_saved_and_not_views_of_them() -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    _, saved = _saved(_compiled(module), torch.randn(4, 8, requires_grad=True))
+    pointers = {parameter.data_ptr(): parameter for parameter in module.parameters()}
+    weights = [tensor for tensor in saved if tensor.data_ptr() in pointers]
+    assert weights
+    for tensor in weights:
+        assert tensor.stride() == pointers[tensor.data_ptr()].stride()
+
+
+def test_a_weight_that_changed_between_forward_and_backward_is_refused() -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    loss = _compiled(module)(torch.randn(4, 8, requires_grad=True)).sum()
+    with torch.no_grad():
+        module[2].weight.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_tensor_that_is_returned_and_saved_is_made_once() -> None:
+    def run(x: Any) -> tuple[Any, Any]:
+        y = torch.tanh(x)
+        return y, y * y
+
+    x = torch.randn(5, 7, requires_grad=True)
+    (y, z), saved = _saved(_compiled(run), x)
+    assert y.untyped_storage().data_ptr() in _storages(saved)
+    (y.sum() + z.sum()).backward()
+    wanted = x.detach().clone().requires_grad_()
+    a, b = run(wanted)
+    (a.sum() + b.sum()).backward()
+    torch.testing.assert_close(x.grad, wanted.grad)
+
+
+def test_several_types_are_saved() -> None:
+    def run(x: Any) -> Any:
+        y = torch.where(x > 0, x.double().tanh().float(), x.to(torch.bfloat16).sigmoid().float())
+        return nn.functional.dropout(y, 0.5, training=True) * x.exp().sum()
+
+    x = torch.randn(64, requires_grad=True)
+    result = _compiled(run)(x)
+    result.sum().backward()
+    assert x.grad is not None and torch.isfinite(x.grad).all()
+    kept = result.detach() != 0
+    assert 0 < int(kept.sum()) < 64
+
+
+def test_a_launch_mode_is_known() -> None:
+    module = nn.Linear(4, 4)
+    with torch.no_grad():
+        # Of a CPU there is nothing to choose.
+        options = {"strict": True, "launches": "line"}
+        torch.compile(module, backend="orchestrion", options=options)(torch.randn(2, 4))
+        assert ot.reports()[-1].launches == []
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match="launches are `sideways`; known are direct, line, branched"):
+            torch.compile(module, backend="orchestrion", options={"strict": True, "launches": "sideways"})(torch.randn(2, 4))
