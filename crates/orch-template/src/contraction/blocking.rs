@@ -45,8 +45,7 @@ fn amx_schedule(
 
 /// Register tiles that keep the multiply-add units busy on targets with 32 vector registers; each leaves room
 /// for the loaded vectors of the second operand. Tiles of one to three rows serve skinny products (small M).
-const TILES_32: [(usize, usize); 23] = [
-    (7, 4),
+const TILES_32: [(usize, usize); 22] = [
     (6, 4),
     (8, 3),
     (9, 3),

@@ -36,26 +36,27 @@ pub fn lower(
     Ok(Kernel { program: emitter.program, bindings })
 }
 
-/// The schedule that the model prefers, with what multiplies; `None` if the block program is no contraction.
-pub(crate) fn preferred(
+/// At most `limit` schedules in the order of the model's preference, with what multiplies; `None` if the block program is no
+/// contraction.
+pub(crate) fn schedules(
     block: &BlockProgram,
     target: &CpuTarget,
-) -> Option<(CpuMathUnit, CpuContractionSchedule)> {
+    limit: usize,
+) -> Option<(CpuMathUnit, Vec<CpuContractionSchedule>)> {
     let form = ContractionForm::of(block).ok()?;
     let extents = GemmShape::of(block, &form);
     let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
     let math_unit = CpuMathUnit::of(block, &form, target);
     let staging = staging(block, &form, math_unit);
-    let schedule = *math_unit.schedules(extents, staging, lanes, target, 1).first()?;
-    Some((math_unit, schedule))
+    Some((math_unit, math_unit.schedules(extents, staging, lanes, target, limit)))
 }
 
 /// The work items of a contraction under the schedule that the model prefers; `None` if the block program is no contraction.
 pub fn task_grid(block: &BlockProgram, target: &CpuTarget) -> Option<TaskGrid> {
     let form = ContractionForm::of(block).ok()?;
     let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
-    let (_, schedule) = preferred(block, target)?;
-    Some(schedule.grid(GemmShape::of(block, &form), lanes))
+    let (_, schedules) = schedules(block, target, 1)?;
+    Some(schedules.first()?.grid(GemmShape::of(block, &form), lanes))
 }
 
 impl ContractionEmitter<'_> {
