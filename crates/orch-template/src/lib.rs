@@ -22,26 +22,45 @@ use orch_thread::target::CpuTarget;
 /// Least modelled cycles of a task of a CPU kernel whose tasks may have any number of lines: less is spent on starting it.
 pub(crate) const TASK_CYCLES: f64 = 20_000.0;
 
-/// Lowers a block program with the first template that serves it, under the schedule that its model prefers.
-pub fn design(block: &BlockProgram, target: &CpuTarget) -> Option<Design> {
-    contraction_design(block, target)
-        .or_else(|| nest_design("row", block, row::schedules(block, target), row::lower))
-        .or_else(|| nest_design("injective", block, injective::schedules(block, target), injective::lower))
+/// Lowers a block program with the first template that serves it, under at most `limit` schedules in the order of its model's
+/// preference; none if no template does.
+pub fn designs(block: &BlockProgram, target: &CpuTarget, limit: usize) -> Vec<Design> {
+    let mut designs = contraction_designs(block, target, limit);
+    if designs.is_empty() {
+        designs = nest_designs("row", block, row::schedules(block, target), row::lower, limit);
+    }
+    if designs.is_empty() {
+        designs =
+            nest_designs("injective", block, injective::schedules(block, target), injective::lower, limit);
+    }
+    designs
 }
 
-fn nest_design(
+/// The same under the schedule that is preferred.
+pub fn design(block: &BlockProgram, target: &CpuTarget) -> Option<Design> {
+    designs(block, target, 1).pop()
+}
+
+fn nest_designs(
     name: &str,
     block: &BlockProgram,
     schedules: Vec<NestSchedule>,
     lower: fn(&BlockProgram, &NestSchedule) -> Result<Kernel, CannotLower>,
-) -> Option<Design> {
-    let schedule = schedules.into_iter().next()?;
-    let kernel = lower(block, &schedule).ok()?;
-    Some(Design { kernel, schedule: format!("{name} {schedule}") })
+    limit: usize,
+) -> Vec<Design> {
+    let design = |schedule: &NestSchedule| {
+        let kernel = lower(block, schedule).ok()?;
+        Some(Design { kernel, schedule: format!("{name} {schedule}") })
+    };
+    // Without the preferred schedule the template does not serve.
+    schedules.iter().take(limit).map_while(design).collect()
 }
 
-fn contraction_design(block: &BlockProgram, target: &CpuTarget) -> Option<Design> {
-    let (math_unit, schedule) = contraction::preferred(block, target)?;
-    let kernel = contraction::lower(block, &schedule, target).ok()?;
-    Some(Design { kernel, schedule: format!("contraction {math_unit} {schedule}") })
+fn contraction_designs(block: &BlockProgram, target: &CpuTarget, limit: usize) -> Vec<Design> {
+    let Some((math_unit, schedules)) = contraction::schedules(block, target, limit) else { return Vec::new() };
+    let design = |schedule: &contraction::CpuContractionSchedule| {
+        let kernel = contraction::lower(block, schedule, target).ok()?;
+        Some(Design { kernel, schedule: format!("contraction {math_unit} {schedule}") })
+    };
+    schedules.iter().map_while(design).collect()
 }

@@ -105,6 +105,7 @@ fn keys_of_schedules_are_stable() {
             block_panels: 2,
             task_rows: 7,
             block_k: 256,
+            rows_outer: false,
         }
         .to_string(),
         contraction::CpuMathUnit::Bf16Dot.to_string(),

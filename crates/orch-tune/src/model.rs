@@ -109,6 +109,23 @@ impl MachineModel {
         }
     }
 
+    /// The figures of runs on so many threads of this machine: what threads lose beside others grows evenly with their number, and the
+    /// memory serves no more of them than it was seen to.
+    pub fn on_threads(self, threads: u32) -> Self {
+        let (threads, seen) = (threads.max(1), f64::from(self.threads));
+        let count = f64::from(threads);
+        let loss = 1.0 - (self.fma_gflops_all / (self.fma_gflops_core * seen)).min(1.0);
+        let share = if seen > 1.0 { ((count - 1.0) / (seen - 1.0)).min(1.0) } else { 0.0 };
+        let memory_gbs_all = self.memory_gbs_all.min(self.memory_gbs_core * count).max(self.memory_gbs_core);
+        Self {
+            threads,
+            fma_gflops_all: self.fma_gflops_core * count * (1.0 - loss * share),
+            memory_gbs_all,
+            memory_write_gbs_all: self.memory_write_gbs_all * memory_gbs_all / self.memory_gbs_all,
+            ..self
+        }
+    }
+
     /// The model stored for this machine and number of threads, if it makes sense.
     pub fn load(database: &Database, machine: &Machine, threads: u32) -> Option<Self> {
         let model: Self = database.get(&key(machine, threads))?;
@@ -165,6 +182,27 @@ fn key(machine: &Machine, threads: u32) -> Key {
 mod tests {
     use super::*;
     use crate::database::tests::TestDatabase;
+
+    #[test]
+    fn fewer_threads_lose_less_and_leave_memory() {
+        let machine = Machine::detect();
+        let all = MachineModel {
+            fma_gflops_core: 100.0,
+            fma_gflops_all: 1200.0,
+            memory_gbs_core: 10.0,
+            memory_gbs_all: 60.0,
+            memory_write_gbs_all: 30.0,
+            ..MachineModel::conservative(&machine, 16)
+        };
+        assert_eq!(all.clone().on_threads(16), all);
+        let one = all.clone().on_threads(1);
+        let figures = [one.fma_gflops_all, one.memory_gbs_all, one.memory_write_gbs_all];
+        assert_eq!((one.threads, figures), (1, [100.0, 10.0, 5.0]));
+        let four = all.clone().on_threads(4);
+        assert!((four.fma_gflops_all - 380.0).abs() < 1e-9 && four.memory_gbs_all == 40.0, "{four:?}");
+        let more = all.on_threads(32);
+        assert!((more.fma_gflops_all - 2400.0).abs() < 1e-9 && more.memory_gbs_all == 60.0, "{more:?}");
+    }
 
     #[test]
     fn models_are_stored_per_machine_and_threads() {

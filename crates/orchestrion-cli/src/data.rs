@@ -3,7 +3,7 @@
 use crate::print::note_line;
 use bytes::Bytes;
 use clap::Args;
-use orchestrion::manifest::{Device, Manifest, Port};
+use orchestrion::manifest::{Manifest, Port};
 use orchestrion::{Artifact, DType, Error, Model, Options, Shape, Tensor, npy};
 use std::path::{Path, PathBuf};
 
@@ -89,11 +89,9 @@ pub fn is_artifact(path: &Path) -> bool {
 
 /// Notes modelled times that are for another number of threads than the measured ones beside them.
 pub fn note_modelled_threads(manifest: &Manifest, threads: usize) {
-    let modelled = manifest.machine.rsplit("; ").next().and_then(|part| part.strip_suffix(" threads"));
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     let measured = if threads == 0 { all } else { threads };
-    let modelled = modelled.filter(|_| manifest.device == Device::Cpu).and_then(|count| count.parse().ok());
-    if let Some(modelled) = modelled.filter(|&modelled: &usize| modelled != measured) {
+    if let Some(modelled) = manifest.planned_threads().filter(|&modelled| modelled != measured) {
         note_line(format_args!("modelled times are for {modelled} threads, measured ones of {measured}"));
     }
 }

@@ -111,8 +111,8 @@ pub struct CompileArguments {
     /// Plan by times of kernels that another machine measured, as `orchestrion cache export` wrote them
     #[arg(long, value_name = "FILE", group = "times")]
     records: Option<PathBuf>,
-    /// Schedules of each kernel of the plan to time on a GPU with --tune, or to look up in --records; the whole space of a
-    /// template has up to 200. The first time takes up to 20 seconds longer for every 8
+    /// Schedules of each kernel of the plan to time with --tune, or to look up in --records: on a GPU the whole space of a template
+    /// has up to 200, on a CPU the best 4 are timed. The first time takes up to 20 seconds longer for every 8
     #[arg(long, value_name = "N", value_parser = parse_schedules, default_value = "8", requires = "times")]
     tune_schedules: usize,
     /// Vendor libraries, separated by commas, to call instead of own kernels where --tune or --records finds them faster:

@@ -17,6 +17,7 @@ use crate::plan::passes;
 use crate::plan::planned::{EndToEndTime, Planned};
 use crate::plan::prepared::PreparedGraph;
 use crate::plan::units::UnitOptions;
+use crate::plan::in_place::write_in_place;
 use crate::plan::updates::{UpdateRule, update_in_place, updated_tensors};
 use crate::search::cached;
 use crate::search::substitutes::add_substitutes;
@@ -291,6 +292,7 @@ impl Model {
     ) -> Result<Planned, Error> {
         let PlanContext { graph, storage, units, .. } = ctx;
         update_in_place(&mut implementation, ctx, &updated_tensors(ctx, &self.updates));
+        write_in_place(&mut implementation, ctx);
         let dumps = clock.run("passes", || passes::run_on_plan(&mut implementation, options))?;
         if let Some(dump) = &options.dump_after {
             dumps.iter().for_each(|(kernel, text)| (dump.receive)(kernel, text));

@@ -481,6 +481,12 @@ impl Manifest {
     pub fn program_inputs(&self) -> impl Iterator<Item = &Port> {
         self.inputs.iter().chain(self.updatable.iter().map(|constant| &constant.port))
     }
+
+    /// The most threads that runs on a CPU were planned for, of which modelled times are; `None` on GPUs.
+    pub fn planned_threads(&self) -> Option<usize> {
+        let count = self.machine.rsplit("; ").next()?.strip_suffix(" threads")?;
+        count.parse().ok().filter(|_| self.device == Device::Cpu)
+    }
 }
 
 /// A type and a shape by what a manifest says of them.

@@ -28,6 +28,9 @@ pub struct Options {
     /// `cuda:` and a name of [`orch_thread::target::GPU_TARGETS`]. `cuda:sm_XY` of a compute capability of at least 8.0 that has no table
     /// is `cuda:compute_80`: PTX.
     pub target: Option<String>,
+    /// Threads that runs on a CPU have, at most: kernels are chosen by what they are modelled to take on so many, and serve any smaller
+    /// number too. 0 means one per CPU of this machine. GPUs take no notice.
+    pub threads: usize,
     /// The C compiler; `None` looks for one.
     pub c_compiler: Option<PathBuf>,
     /// Where to look for CUDA's libraries.
@@ -50,8 +53,8 @@ pub struct Options {
     /// Measures kernels of the plan and close alternatives, and plans by that. It takes up to half a minute the first
     /// time, and plans may differ between compilations. Has no effect for another `target` than this machine's CPU or GPU.
     pub tune: bool,
-    /// Schedules of each kernel of the plan that are timed on a GPU, or looked up in `records`: those that its template's
-    /// model prefers. Time for that grows with them: 20 seconds for 8. Fewer than 2 leave the preferred schedule as it is.
+    /// Schedules of each kernel of the plan that are timed, or looked up in `records`: those that its template's model prefers, on
+    /// CPUs 4 at most. Time for that grows with them: 20 seconds for 8. Fewer than 2 leave the preferred schedule as it is.
     pub tune_schedules: usize,
     /// What tuning may add to the compilation: measurements of what takes most of the run come first, a quarter is kept for comparing whole
     /// plans, and at the end the best plan so far is taken, which is never one that was not found faster than the untuned plan. What has
@@ -93,6 +96,7 @@ impl Default for Options {
             fixed_inputs: BTreeMap::new(),
             updatable: Vec::new(),
             target: None,
+            threads: 0,
             c_compiler: None,
             cuda: SearchPaths::default(),
             cache_dir: orch_files::default_cache_folder(None, None),

@@ -36,26 +36,27 @@ pub fn lower(
     Ok(Kernel { program: emitter.program, bindings })
 }
 
-/// The schedule that the model prefers, with what multiplies; `None` if the block program is no contraction.
-pub(crate) fn preferred(
+/// At most `limit` schedules in the order of the model's preference, with what multiplies; `None` if the block program is no
+/// contraction.
+pub(crate) fn schedules(
     block: &BlockProgram,
     target: &CpuTarget,
-) -> Option<(CpuMathUnit, CpuContractionSchedule)> {
+    limit: usize,
+) -> Option<(CpuMathUnit, Vec<CpuContractionSchedule>)> {
     let form = ContractionForm::of(block).ok()?;
     let extents = GemmShape::of(block, &form);
     let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
     let math_unit = CpuMathUnit::of(block, &form, target);
     let staging = staging(block, &form, math_unit);
-    let schedule = *math_unit.schedules(extents, staging, lanes, target, 1).first()?;
-    Some((math_unit, schedule))
+    Some((math_unit, math_unit.schedules(extents, staging, lanes, target, limit)))
 }
 
 /// The work items of a contraction under the schedule that the model prefers; `None` if the block program is no contraction.
 pub fn task_grid(block: &BlockProgram, target: &CpuTarget) -> Option<TaskGrid> {
     let form = ContractionForm::of(block).ok()?;
     let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
-    let (_, schedule) = preferred(block, target)?;
-    Some(schedule.grid(GemmShape::of(block, &form), lanes))
+    let (_, schedules) = schedules(block, target, 1)?;
+    Some(schedules.first()?.grid(GemmShape::of(block, &form), lanes))
 }
 
 impl ContractionEmitter<'_> {
@@ -104,7 +105,7 @@ impl ContractionEmitter<'_> {
         let span = WorkItemBlock { first_panel, past_panels, block_row, first_row, end_row };
         let terms = schedule.block_k;
         if terms >= steps {
-            body.extend(self.walk_panels(&span, TilePass::Whole));
+            body.extend(self.walk_tiles(&span, TilePass::Whole));
             return body;
         }
         let var = self.program.exprs.declare_index("first_term", steps);
@@ -113,10 +114,10 @@ impl ContractionEmitter<'_> {
         let past = exprs.add_const(start, terms as i64);
         let end = if steps.is_multiple_of(terms) { past } else { exprs.min(past, all) };
         let zero = exprs.index(0);
-        let walk = self.walk_panels(&span, TilePass::Accumulate { start, end });
+        let walk = self.walk_tiles(&span, TilePass::Accumulate { start, end });
         let kind = LoopKind::Serial;
         body.push(Stmt::For { var, start: zero, end: all, step: terms as i64, kind, body: walk });
-        body.extend(self.walk_panels(&span, TilePass::Finish));
+        body.extend(self.walk_tiles(&span, TilePass::Finish));
         body
     }
 
@@ -158,30 +159,55 @@ impl ContractionEmitter<'_> {
         simplify(exprs, row)
     }
 
-    /// All register tiles of a work item: its full panels, then the partial one if it is the work item's.
-    fn walk_panels(&mut self, span: &WorkItemBlock, phase: TilePass) -> Vec<Stmt> {
+    /// All register tiles of a work item: panel by panel, or strip by strip if all panels stay in the L2.
+    fn walk_tiles(&mut self, span: &WorkItemBlock, phase: TilePass) -> Vec<Stmt> {
+        if self.schedule.rows_outer {
+            let mut body = Vec::new();
+            for strips in self.row_tiles(span) {
+                body.push(self.walk_strips(&strips, |ctx, row| {
+                    ctx.walk_panels(span, |ctx, panel| {
+                        emit_tile(ctx, &span.tile((row, strips.rows), panel), phase)
+                    })
+                }));
+            }
+            return body;
+        }
+        self.walk_panels(span, |ctx, panel| {
+            let mut body = ctx.fill_panel_of_tiles(panel);
+            for strips in ctx.row_tiles(span) {
+                body.push(ctx.walk_strips(&strips, |ctx, row| {
+                    emit_tile(ctx, &span.tile((row, strips.rows), panel), phase)
+                }));
+            }
+            body
+        })
+    }
+
+    /// The full panels of a work item, then the partial one if it is the work item's.
+    fn walk_panels(
+        &mut self,
+        span: &WorkItemBlock,
+        mut body_of: impl FnMut(&mut Self, Panel) -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
         let (n, width) = (self.extents.n, self.width());
         let full_panels = n / width;
         let mut body = Vec::new();
         if full_panels > 0 {
-            body.extend(self.walk_full_panels(span, full_panels, phase));
+            let exprs = &mut self.program.exprs;
+            let limit = exprs.index(full_panels as i64);
+            let end = exprs.min(span.past_panels, limit);
+            let end = simplify(exprs, end);
+            let (var, number) = exprs.fresh_index("panel", full_panels);
+            let inner = body_of(self, Panel { number, columns: width });
+            let kind = LoopKind::Serial;
+            body.push(Stmt::For { var, start: span.first_panel, end, step: 1, kind, body: inner });
         }
         if !n.is_multiple_of(width) || n == 0 {
-            let last = self.program.exprs.index(full_panels as i64);
-            let rest = self.walk_rows(last, n - full_panels * width, span, phase);
+            let number = self.program.exprs.index(full_panels as i64);
+            let rest = body_of(self, Panel { number, columns: n - full_panels * width });
             body.extend(self.only_if_last(rest, span));
         }
         body
-    }
-
-    fn walk_full_panels(&mut self, span: &WorkItemBlock, full_panels: usize, phase: TilePass) -> Vec<Stmt> {
-        let exprs = &mut self.program.exprs;
-        let limit = exprs.index(full_panels as i64);
-        let end = exprs.min(span.past_panels, limit);
-        let end = simplify(exprs, end);
-        let (var, panel) = exprs.fresh_index("panel", full_panels);
-        let body = self.walk_rows(panel, self.width(), span, phase);
-        vec![Stmt::For { var, start: span.first_panel, end, step: 1, kind: LoopKind::Serial, body }]
     }
 
     /// Guards the partial last panel so that one panel block computes it.
@@ -196,60 +222,58 @@ impl ContractionEmitter<'_> {
         vec![Stmt::If { condition, then: body, otherwise: Vec::new() }]
     }
 
-    /// All register tiles of the work item's rows in one panel of `columns` columns.
-    fn walk_rows(
-        &mut self,
-        panel: ExprId,
-        columns: usize,
-        span: &WorkItemBlock,
-        phase: TilePass,
-    ) -> Vec<Stmt> {
-        let mut body = Vec::new();
-        if let Some(buffer) = self.panel_scratch {
-            body.extend(match self.math_unit {
-                CpuMathUnit::Fma => self.fill_panel(buffer, panel, columns),
-                CpuMathUnit::Bf16Dot | CpuMathUnit::Amx => bf16_dot::fill_panel(self, buffer, panel, columns),
-            });
+    /// Brings a panel to scratch, where that is needed.
+    fn fill_panel_of_tiles(&mut self, Panel { number, columns }: Panel) -> Vec<Stmt> {
+        let Some(buffer) = self.panel_scratch else { return Vec::new() };
+        match self.math_unit {
+            CpuMathUnit::Fma => self.fill_panel(buffer, number, columns),
+            CpuMathUnit::Bf16Dot | CpuMathUnit::Amx => bf16_dot::fill_panel(self, buffer, number, columns),
         }
+    }
+
+    /// The row tiles of a work item: the full ones, and shorter ones.
+    fn row_tiles(&mut self, span: &WorkItemBlock) -> Vec<RowTiles> {
         let m = self.extents.m;
         let split = self.schedule.row_split(m);
         let full_end = split.full * self.schedule.rows;
+        let mut tiles = Vec::new();
         if split.full > 0 {
             let exprs = &mut self.program.exprs;
             let limit = exprs.index(full_end as i64);
             let end = exprs.min(span.end_row, limit);
-            let strips = RowTiles { start: span.first_row, end, rows: self.schedule.rows, past: full_end };
-            body.push(self.walk_strips(&strips, (panel, columns), span, phase));
+            tiles.push(RowTiles { start: span.first_row, end, rows: self.schedule.rows, past: full_end });
         }
         if split.rests > 0 {
             let exprs = &mut self.program.exprs;
             let limit = exprs.index(full_end as i64);
             let start = exprs.max(span.first_row, limit);
             let start = simplify(exprs, start);
-            let strips = RowTiles { start, end: span.end_row, rows: split.rest_rows, past: m };
-            body.push(self.walk_strips(&strips, (panel, columns), span, phase));
+            tiles.push(RowTiles { start, end: span.end_row, rows: split.rest_rows, past: m });
         }
-        body
+        tiles
     }
 
     /// The loop over row tiles of equal height.
     fn walk_strips(
         &mut self,
         strips: &RowTiles,
-        (panel, columns): (ExprId, usize),
-        span: &WorkItemBlock,
-        phase: TilePass,
+        body_of: impl FnOnce(&mut Self, ExprId) -> Vec<Stmt>,
     ) -> Stmt {
         let exprs = &mut self.program.exprs;
         let end = simplify(exprs, strips.end);
         let var = exprs.declare_index("row", strips.past);
-        let rows = strips.rows;
-        let (block_row, task_row, task_panel) = (span.block_row, span.first_row, span.first_panel);
-        let tile =
-            RegisterTile { first_row: exprs.var(var), block_row, task_row, task_panel, panel, rows, columns };
-        let body = emit_tile(self, &tile, phase);
-        Stmt::For { var, start: strips.start, end, step: rows as i64, kind: LoopKind::Serial, body }
+        let row = exprs.var(var);
+        let body = body_of(self, row);
+        Stmt::For { var, start: strips.start, end, step: strips.rows as i64, kind: LoopKind::Serial, body }
     }
+}
+
+/// A panel.
+#[derive(Clone, Copy)]
+struct Panel {
+    number: ExprId,
+    /// Its columns.
+    columns: usize,
 }
 
 /// Register tiles of equal height below one another.
@@ -269,4 +293,19 @@ struct WorkItemBlock {
     block_row: ExprId,
     first_row: ExprId,
     end_row: ExprId,
+}
+
+impl WorkItemBlock {
+    /// A tile of the rows from the first on, in a panel.
+    fn tile(&self, (first_row, rows): (ExprId, usize), panel: Panel) -> RegisterTile {
+        RegisterTile {
+            first_row,
+            block_row: self.block_row,
+            task_row: self.first_row,
+            task_panel: self.first_panel,
+            panel: panel.number,
+            rows,
+            columns: panel.columns,
+        }
+    }
 }

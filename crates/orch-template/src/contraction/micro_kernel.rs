@@ -231,39 +231,64 @@ fn emit_run(
     let exprs = &mut ctx.program.exprs;
     let panel_line = exprs.mul_const(k, panel_stride);
     let panel_line = exprs.add2(panel_base, panel_line);
+    let row_line = exprs.mul_const(k, at.stride);
+    body.extend(ahead(ctx, vectors, (panel_buffer, panel_line, panel_stride)));
+    let exprs = &mut ctx.program.exprs;
+    let mut loaded = Vec::new();
     let columns: Vec<ExprId> = (0..vectors)
         .map(|vector| {
             let offset = exprs.add_const(panel_line, (vector * ctx.lanes) as i64);
             let mask = partial_mask(exprs, &ctx.panels, tile.columns, vector, ctx.lanes);
             let load = exprs.load(panel_buffer, offset, ctx.lanes, mask);
             let var = exprs.declare_register(format!("b{vector}"), ty);
-            body.push(Stmt::Let(var, load));
+            loaded.push(Stmt::Let(var, load));
             exprs.var(var)
         })
         .collect();
-    body.extend(ahead(ctx, vectors, (panel_buffer, panel_line, panel_stride)));
-    let exprs = &mut ctx.program.exprs;
-    let row_line = exprs.mul_const(k, at.stride);
-    for (row, registers) in accumulators.iter().enumerate() {
-        let offset = exprs.add2(rows.bases[row], row_line);
-        let load = exprs.load(rows.buffer, offset, 1, None);
-        let splat = exprs.splat(load, ctx.lanes);
-        let var = exprs.declare_register(format!("a{row}"), ty);
-        body.push(Stmt::Let(var, splat));
-        let factor = exprs.var(var);
-        for (vector, &register) in registers.iter().enumerate() {
-            let sum = exprs.var(register);
-            let next = if ctx.sum_type.is_float() {
-                exprs.fma(factor, columns[vector], sum)
-            } else {
-                let product = exprs.mul(factor, columns[vector]);
-                exprs.add2(sum, product)
-            };
-            body.push(Stmt::Assign(register, next));
+    let mut broadcast = Vec::new();
+    let factors: Vec<ExprId> = (0..accumulators.len())
+        .map(|row| {
+            let offset = exprs.add2(rows.bases[row], row_line);
+            let load = exprs.load(rows.buffer, offset, 1, None);
+            let splat = exprs.splat(load, ctx.lanes);
+            let var = exprs.declare_register(format!("a{row}"), ty);
+            broadcast.push(Stmt::Let(var, splat));
+            exprs.var(var)
+        })
+        .collect();
+    let mut add = |row: usize, vector: usize| {
+        let register = accumulators[row][vector];
+        let sum = exprs.var(register);
+        let next = if ctx.sum_type.is_float() {
+            exprs.fma(factors[row], columns[vector], sum)
+        } else {
+            let product = exprs.mul(factors[row], columns[vector]);
+            exprs.add2(sum, product)
+        };
+        Stmt::Assign(register, next)
+    };
+    // The side of the tile that has fewer registers is held; those of the other are used one after the other.
+    if vectors <= accumulators.len() {
+        body.extend(loaded);
+        for (row, splat) in broadcast.into_iter().enumerate() {
+            body.push(splat);
+            body.extend((0..vectors).map(|vector| add(row, vector)));
+        }
+    } else {
+        body.extend(broadcast);
+        for (vector, load) in loaded.into_iter().enumerate() {
+            body.push(load);
+            body.extend((0..accumulators.len()).map(|row| add(row, vector)));
         }
     }
-    Stmt::For { var: k_var, start, end, step: 1, kind: LoopKind::Serial, body }
+    let exprs = &ctx.program.exprs;
+    let is_whole = is_whole_runs(exprs, (start, end), at.run, at.run);
+    let kind = if is_whole && at.run <= UNROLLED_TERMS { LoopKind::Unroll } else { LoopKind::Serial };
+    Stmt::For { var: k_var, start, end, step: 1, kind, body }
 }
+
+/// Terms of a run, at most, that are written one after the other: a loop over so few costs as much as one of them.
+const UNROLLED_TERMS: usize = 8;
 
 /// Prefetches lines of a panel that lies in an argument before they are read, if memory is what the product waits for: those of
 /// the next panel but one, or of the next block of K where there is none. Rows of a panel are too far apart for the hardware to find

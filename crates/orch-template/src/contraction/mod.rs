@@ -31,7 +31,7 @@ mod staging;
 mod window;
 
 pub use form::{ContractionForm, GemmShape};
-pub(crate) use lower::preferred;
+pub(crate) use lower::schedules;
 pub use lower::{lower, task_grid};
 pub use math_unit::{CpuMathUnit, holds_bf16};
 pub use pack_cost::{PackingWork, RowOrder};

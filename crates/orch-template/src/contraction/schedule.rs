@@ -19,14 +19,18 @@ pub struct CpuContractionSchedule {
     /// Iterations of K that are done for a work item's whole block before the next ones; at least `k` if accumulators are
     /// finished one register tile after the other.
     pub block_k: usize,
+    /// True if a strip of rows meets all panels before the next one, which stay in the L2: results are then stored in the order of their
+    /// addresses.
+    pub rows_outer: bool,
 }
 
 /// The key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for CpuContractionSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rows, vectors, block_rows, block_panels, task_rows, block_k } = self;
+        let Self { rows, vectors, block_rows, block_panels, task_rows, block_k, rows_outer } = self;
         write!(f, "rows={rows} vectors={vectors} block_rows={block_rows} block_panels={block_panels} ")?;
-        write!(f, "task_rows={task_rows} block_k={block_k}")
+        write!(f, "task_rows={task_rows} block_k={block_k}")?;
+        f.write_str(if *rows_outer { " rows_outer" } else { "" })
     }
 }
 

@@ -20,6 +20,10 @@ pub struct Arguments {
     /// The file to write (default: the model's name with .orc, in the current folder)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Threads that runs on a CPU have, at most: kernels are chosen for that, and serve any smaller number too (default: one per
+    /// core)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
     #[command(flatten)]
     compile: CompileArguments,
     #[command(flatten)]
@@ -35,7 +39,7 @@ pub struct Arguments {
 /// Compiles and reports what was found.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let dump_after = arguments.dump.option(arguments.emit_source.as_deref());
-    let options = Options { dump_after, ..arguments.compile.options() };
+    let options = Options { dump_after, threads: arguments.threads, ..arguments.compile.options() };
     if let Some(folder) = &arguments.emit_source {
         return emit_source(arguments, folder, &options);
     }

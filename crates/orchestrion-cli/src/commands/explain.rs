@@ -40,6 +40,10 @@ pub struct Arguments {
     /// As without --measure
     #[arg(long, hide = true, conflicts_with = "measure")]
     no_measure: bool,
+    /// Threads that runs on a CPU have, at most: kernels are chosen for that, and serve any smaller number too (default: one per
+    /// core)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
     #[command(flatten)]
     compile: CompileArguments,
     #[command(flatten)]
@@ -60,7 +64,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         let path = compiled.display();
         return Err(Error::Input(format!("{path} is compiled already: --dump-after needs the model")));
     }
+<<<<<<< HEAD
     let options = Options { dump_after, ..arguments.compile.options() };
+=======
+    let options = Options { dump_after, threads: arguments.threads, ..arguments.compile.options() };
+    let first = data::artifact(&arguments.model, &options)?;
+>>>>>>> cpu
     if let Some(wanted) = &arguments.source {
         for kernel in data::manifest(&arguments.model, &options)?
             .kernels

@@ -1,11 +1,11 @@
 //! Stage "plan": chosen kernels in order become steps over memory.
 //!
 //! Tensors that are graph outputs are written in place; every other stored tensor gets a range of the arena for as
-//! long as it lives. Outputs that are updated in place are first copies of their inputs, unless the caller gives both one memory.
+//! long as it lives, or that of a tensor which it is a new value of. Outputs that are updated in place are first copies of their inputs, unless the caller gives both one memory.
 //! Outputs that no kernel writes (an input, a constant, a second name) are copied at the end.
 
 use super::explain;
-use super::implementation::{ColumnBody, Implementation, PlannedColumn, UpdatedTensor};
+use super::implementation::{ColumnBody, Implementation, InPlace, PlannedColumn, UpdatedTensor};
 use super::kernel::{KernelDesign, KernelWork};
 use super::known::constant_step;
 use crate::manifest::{ActionInfo, Port, Slot, SlotMemory, StepInfo, Update};
@@ -13,7 +13,9 @@ use crate::{Error, Options, parallel};
 use bytes::Bytes;
 use orch_compute::Storage;
 use orch_ir::{DType, PrimGraph, PrimOp, Tensor, TensorId};
-use orch_plan::memory::{Buffer, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
+use orch_plan::memory::{
+    Buffer, BufferId, MemoryAlias, MemoryError, MemoryPlan, MemoryRequest, plan_memory,
+};
 use orch_runtime::cpu::ALIGN_BYTES;
 use orch_runtime::held_once;
 use orch_thread::kernel::{Binding, PackedConstant};
@@ -59,7 +61,7 @@ pub fn assemble(
         assembler.memory_of.insert(*output, SlotMemory::Output(ports.output));
     }
     let columns = &implementation.columns;
-    let plan = assembler.place_tensors(columns).map_err(|error| Error::Internal(error.to_string()))?;
+    let plan = assembler.place_tensors(implementation).map_err(|error| Error::Internal(error.to_string()))?;
     let mut steps = Vec::with_capacity(columns.len());
     for update in &implementation.updates {
         steps.push(assembler.old_value(update)?);
@@ -137,7 +139,8 @@ struct Assembler<'a> {
 }
 
 impl Assembler<'_> {
-    fn place_tensors(&mut self, columns: &[PlannedColumn]) -> Result<MemoryPlan, MemoryError> {
+    fn place_tensors(&mut self, implementation: &Implementation) -> Result<MemoryPlan, MemoryError> {
+        let columns = &implementation.columns;
         for (number, (_, tensor)) in self.graph.inputs.iter().enumerate() {
             self.memory_of.insert(*tensor, SlotMemory::Input(number));
         }
@@ -164,7 +167,15 @@ impl Assembler<'_> {
             }
         }
         let buffers = stored.iter().map(|(_, buffer)| *buffer).collect();
-        let plan = plan_memory(&MemoryRequest { buffers, ..MemoryRequest::default() })?;
+        let id = |tensor: TensorId| {
+            let at = stored.iter().position(|(other, _)| *other == tensor)?;
+            Some(BufferId(at as u32))
+        };
+        let view = |pair: &InPlace| {
+            Some(MemoryAlias { view: id(pair.output)?, of: id(pair.input)?, offset_bytes: 0 })
+        };
+        let views = implementation.in_place.iter().filter_map(view).collect();
+        let plan = plan_memory(&MemoryRequest { buffers, views, ..MemoryRequest::default() })?;
         for ((tensor, _), &offset) in stored.iter().zip(&plan.offsets) {
             self.memory_of.insert(*tensor, SlotMemory::Arena(offset as usize));
         }

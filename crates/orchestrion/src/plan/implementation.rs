@@ -19,6 +19,22 @@ pub struct UpdatedTensor {
     pub input: TensorId,
 }
 
+impl UpdatedTensor {
+    /// The tensors alone.
+    pub fn in_place(&self) -> InPlace {
+        InPlace { output: self.output, input: self.input }
+    }
+}
+
+/// A tensor in the memory of another one, which it is a new value of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InPlace {
+    /// The new value.
+    pub output: TensorId,
+    /// The old one.
+    pub input: TensorId,
+}
+
 /// A candidate that was chosen.
 #[derive(Clone)]
 pub struct Chosen {
@@ -43,8 +59,10 @@ pub struct Implementation {
     pub proofs: Vec<Certificate>,
     /// Uses of substitutes.
     pub parts: Vec<PlannedPart>,
-    /// Outputs that are in the memory of inputs, whose new values they are.
+    /// Outputs of the model that are in the memory of its inputs, whose new values they are.
     pub updates: Vec<UpdatedTensor>,
+    /// Tensors of the arena that are in the memory of others, in the order of the columns that write them.
+    pub in_place: Vec<InPlace>,
 }
 
 /// A use of a substitute.

@@ -34,6 +34,7 @@ pub mod explain;
 pub mod host;
 pub mod implement;
 pub mod implementation;
+pub mod in_place;
 pub mod kernel;
 pub mod known;
 pub mod library;

@@ -8,12 +8,14 @@
 //! What is not updated in place is an output like any other, which the caller copies.
 
 use super::context::PlanContext;
-use super::implementation::{ColumnBody, Implementation, PlannedColumn, UpdatedTensor};
+use super::definition::KernelDefinition;
+use super::implementation::{ColumnBody, Implementation, InPlace, PlannedColumn, UpdatedTensor};
 use super::kernel::KernelDesign;
 use crate::manifest::Update;
 use crate::plan::candidates::CandidateColumn;
 use orch_compute::ArgId;
 use orch_ir::{NodeId, PrimGraph, TensorId};
+use orch_template::Design;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The pairs whose types and layouts agree, each input and output once, but for inputs that are outputs as well.
@@ -162,10 +164,10 @@ pub fn update_in_place(implementation: &mut Implementation, ctx: PlanContext<'_>
     let mut redesigned = BTreeMap::new();
     let columns: BTreeSet<usize> = granted.iter().map(|granted| granted.column).collect();
     for column in columns {
-        let (mine, others): (Vec<Granted>, Vec<Granted>) =
-            granted.into_iter().partition(|granted| granted.column == column);
-        granted = others;
-        granted.extend(redesign(implementation, ctx, column, mine, &mut redesigned));
+        let of_column = granted.iter().filter(|granted| granted.column == column);
+        let pairs: Vec<InPlace> = of_column.map(|granted| granted.update.in_place()).collect();
+        let kept = redesign(implementation, ctx, column, pairs, &mut redesigned);
+        granted.retain(|granted| granted.column != column || kept.contains(&granted.update.in_place()));
     }
     let Some(order) = order(&implementation.columns, &granted) else { return };
     implementation.reorder(&order);
@@ -214,33 +216,39 @@ fn order(columns: &[PlannedColumn], granted: &[Granted]) -> Option<Vec<usize>> {
     Some(order)
 }
 
+/// Kernels with outputs in the memory of inputs, and their numbers in the plan.
+pub type Redesigned = BTreeMap<Redesign, usize>;
+
 /// A kernel with outputs in the memory of inputs.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Redesign {
+pub struct Redesign {
     /// Its number in the plan.
     kernel: usize,
     /// Inputs and the outputs that are their new values.
     changed: Vec<(ArgId, ArgId)>,
 }
 
-/// The pairs of a column that its kernel, designed anew, updates in place: as many as one after the other allow.
-fn redesign(
+/// The pairs of a column that its kernel, designed anew, writes in place: as many as one after the other allow, each tensor once.
+pub fn redesign(
     implementation: &mut Implementation,
     ctx: PlanContext<'_>,
     column: usize,
-    pairs: Vec<Granted>,
-    known: &mut BTreeMap<Redesign, usize>,
-) -> Vec<Granted> {
+    pairs: Vec<InPlace>,
+    known: &mut Redesigned,
+) -> Vec<InPlace> {
     let PlannedColumn { nodes, outputs, inputs, .. } = &implementation.columns[column];
     let ColumnBody::Kernel { kernel, args } = &implementation.columns[column].body else { return Vec::new() };
     // What is written whole, whatever was there, needs no other kernel.
-    let (read, mut kept): (Vec<Granted>, Vec<Granted>) =
-        pairs.into_iter().partition(|pair| inputs.contains(&pair.update.input));
+    let (read, mut kept): (Vec<InPlace>, Vec<InPlace>) =
+        pairs.into_iter().partition(|pair| inputs.contains(&pair.input));
     let Some((_, mut definition)) = ctx.kernels(nodes, outputs, 1) else { return kept };
     let position = |tensor| args.iter().position(|arg| *arg == tensor).map(ArgId::new);
     let mut changed: Vec<(ArgId, ArgId)> = Vec::new();
     for pair in read {
-        let Some(ends) = position(pair.update.input).zip(position(pair.update.output)) else { continue };
+        if kept.iter().any(|other| other.output == pair.output || other.input == pair.input) {
+            continue;
+        }
+        let Some(ends) = position(pair.input).zip(position(pair.output)) else { continue };
         let Some(updated) = definition.updated(ends.0, ends.1) else { continue };
         definition = updated;
         changed.push(ends);
@@ -253,11 +261,11 @@ fn redesign(
     let number = match known.get(&key) {
         Some(&number) => number,
         None => {
-            let Some(design) = ctx.planner.designs(&definition, 1).into_iter().next() else {
-                kept.retain(|pair| !inputs.contains(&pair.update.input));
+            let old = &implementation.kernels[*kernel];
+            let Some(design) = ctx.design_again(&definition, &old.design.schedule) else {
+                kept.retain(|pair| !inputs.contains(&pair.input));
                 return kept;
             };
-            let old = &implementation.kernels[*kernel];
             let estimate = ctx.planner.estimate(&definition);
             let number = implementation.kernels.len();
             let name =
@@ -284,6 +292,21 @@ fn redesign(
     kept
 }
 
+impl PlanContext<'_> {
+    /// The kernel of a definition under the schedule of this name, or else under the preferred one; `None` if no template serves it.
+    fn design_again(&self, definition: &KernelDefinition, schedule: &str) -> Option<Design> {
+        let mut designs = self.planner.designs(definition, 1);
+        if designs.first()?.schedule != schedule {
+            let others = self.planner.designs(definition, OTHER_SCHEDULES);
+            designs.extend(others.into_iter().filter(|design| design.schedule == schedule));
+        }
+        designs.pop()
+    }
+}
+
+/// Schedules among which that of a kernel is looked for, if it is not the preferred one.
+const OTHER_SCHEDULES: usize = 8;
+
 impl Implementation {
     /// Brings the columns into an order, by their numbers now.
     fn reorder(&mut self, order: &[usize]) {
@@ -295,7 +318,7 @@ impl Implementation {
     }
 
     /// Drops the kernels that no column runs.
-    fn drop_unused_kernels(&mut self) {
+    pub fn drop_unused_kernels(&mut self) {
         let used: BTreeSet<usize> = self.columns.iter().filter_map(PlannedColumn::kernel).collect();
         let numbers: Vec<usize> = used.into_iter().collect();
         let mut kernels: Vec<Option<KernelDesign>> = self.kernels.drain(..).map(Some).collect();

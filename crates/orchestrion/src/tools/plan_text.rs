@@ -98,6 +98,9 @@ fn write_plan(manifest: &Manifest, measured: &[Measured], text: &mut String) -> 
         report.modelled_us,
         manifest.arena_bytes as f64 / f64::from(1 << 20)
     )?;
+    if let Some(threads) = manifest.planned_threads() {
+        writeln!(text, "planned for runs on 1 to {threads} threads; modelled times are of {threads}")?;
+    }
     report.notes.iter().try_for_each(|note| writeln!(text, "note: {note}"))?;
     if !manifest.updates.is_empty() {
         let inputs = manifest.updates.iter().filter_map(|update| manifest.inputs.get(update.input));

@@ -6,7 +6,6 @@
 
 use super::budget::{Budget, Deadline, Phase};
 use super::select::{FASTER, fastest};
-use crate::manifest::Device;
 use crate::plan::backend::{Meter, Toolchain};
 use crate::plan::candidates::CandidateColumn;
 use crate::plan::context::PlanContext;
@@ -190,10 +189,7 @@ impl<'a> Timer<'a> {
     fn fastest(&self, columns: &[usize], deadline: Deadline) -> Result<Vec<Option<Fastest>>, Error> {
         // Schedules are not even made once nothing is timed any more.
         if self.budget.fits_no_kernel(deadline) {
-            // A kernel of a CPU has one.
-            if self.ctx.planner.info().device == Device::Cuda {
-                self.leave_out(Phase::Schedules, columns.iter().copied(), deadline);
-            }
+            self.leave_out(Phase::Schedules, columns.iter().copied(), deadline);
             return Ok(columns.iter().map(|_| None).collect());
         }
         let of_columns: Vec<(&CandidateColumn, Vec<(Library, String)>)> =

@@ -3,6 +3,7 @@
 use crate::manifest::Device;
 use crate::plan::backend::TargetInfo;
 use crate::tune::calibrate;
+use crate::parallel::MAX_THREADS;
 use crate::{Error, Options, Precision, parallel};
 use orch_runtime::cpu::{CompileError, Compiler, CompilerOptions, Tuning};
 use orch_thread::CpuTarget;
@@ -23,7 +24,7 @@ impl Cpu {
         check_precision(&target, options.precision)?;
         let is_here = matches!(options.target.as_deref(), None | Some("cpu"));
         let compiler = find_compiler(&target, options, is_here)?;
-        let figures = machine_model(&machine, &compiler, options, is_here);
+        let figures = machine_model(&machine, &compiler, options, is_here).on_threads(threads(options)?);
         let info = TargetInfo {
             device: Device::Cpu,
             precision: options.precision,
@@ -41,6 +42,17 @@ impl Cpu {
             note: None,
         };
         Ok(Self { target, machine, compiler, figures, info })
+    }
+}
+
+/// Threads that runs have, at most.
+fn threads(options: &Options) -> Result<u32, Error> {
+    match options.threads {
+        0 => Ok(parallel::cpus() as u32),
+        threads if threads <= MAX_THREADS => Ok(threads as u32),
+        threads => Err(Error::Input(format!(
+            "a plan for {threads} threads was asked for; at most {MAX_THREADS} work on one run"
+        ))),
     }
 }
 

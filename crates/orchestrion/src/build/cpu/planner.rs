@@ -33,6 +33,9 @@ const EXPANDED: ExpandLimits = ExpandLimits {
     split: None,
 };
 
+/// Schedules of a kernel that are timed, at most: the model's order is good enough that later ones are slower.
+const MOST_SCHEDULES: usize = 4;
+
 impl Planner for Cpu {
     fn info(&self) -> &TargetInfo {
         &self.info
@@ -110,21 +113,22 @@ impl Planner for Cpu {
         SearchOptions { machine, kernels: 1, ..SearchOptions::default() }
     }
 
-    fn designs(&self, definition: &KernelDefinition, _limit: usize) -> Vec<Design> {
-        let design = match definition {
-            KernelDefinition::Block(block) => orch_template::design(block, &self.target),
+    fn designs(&self, definition: &KernelDefinition, limit: usize) -> Vec<Design> {
+        match definition {
+            KernelDefinition::Block(block) => {
+                orch_template::designs(block, &self.target, limit.min(MOST_SCHEDULES))
+            }
             KernelDefinition::Recurrence(program) => {
-                Some(orch_template::recurrence::design(program, &self.target))
+                vec![orch_template::recurrence::design(program, &self.target)]
             }
             KernelDefinition::Selection(program) => {
-                Some(orch_template::selection::design(program, &self.target))
+                vec![orch_template::selection::design(program, &self.target)]
             }
             KernelDefinition::Cumulative(program) => {
-                Some(orch_template::cumulative::design(program, &self.target))
+                vec![orch_template::cumulative::design(program, &self.target)]
             }
-            KernelDefinition::Scatter(program) => Some(orch_template::scatter::design(program, &self.target)),
-        };
-        design.into_iter().collect()
+            KernelDefinition::Scatter(program) => vec![orch_template::scatter::design(program, &self.target)],
+        }
     }
 
     fn design_mugraph(&self, request: &Request<'_>, _limit: usize) -> Result<Vec<Design>, CannotLower> {
