@@ -162,7 +162,7 @@ impl<'a> Pair<'a> {
         walk.match_outputs(&outputs.iter().map(|(_, [a, b])| (*a, *b)).collect::<Vec<_>>());
         walk.finish();
         let extents = walk.extents(whole);
-        let small = [walk.cut(0, program, &extents)?, walk.cut(1, candidate, &extents)?];
+        let small = [walk.small(0, program, &extents)?, walk.small(1, candidate, &extents)?];
         let mut work = 0.0;
         for program in &small {
             let (once, held) = cost(program);
@@ -235,7 +235,9 @@ impl<'a> Pair<'a> {
                     rounds,
                     cut,
                     exponents,
-                    assumes_left: seen.assumes_left,
+                    premise: seen.assumes_left.then_some(
+                        "where masks leave nothing of which a maximum is taken, floating-point numbers agree, which is no proof",
+                    ),
                 }));
             }
         }
@@ -335,7 +337,7 @@ impl<'a> Pair<'a> {
     /// nonzero and the like, or a sum of masked exponentials that has no term where one of the program's has none.
     fn check_defined(&self, round: &Round, answers: [&Answer; 2], seen: &mut Seen) -> Result<(), Stop> {
         let mut left: BTreeSet<usize> = BTreeSet::new();
-        for kind in [Condition::Divisor, Condition::Radicand, Condition::Logarithm] {
+        for kind in [Condition::Divisor, Condition::Radicand] {
             let [known, given] = [0, 1].map(|at| answers[at].numbers(&self.conditions[at], kind));
             let known: HashSet<u64> = known.into_iter().map(|(_, x)| x).collect();
             seen.conditions = [seen.conditions[0].max(known.len()), seen.conditions[1].max(given.len())];
@@ -560,14 +562,13 @@ fn undefined(stop: Stop) -> Stop {
     }
 }
 
-/// What must be among the program's divisors, radicands or arguments of logarithms, so that the candidate is defined
+/// What must be among the program's divisors or radicands, so that the candidate is defined
 /// wherever the program is: what signs alone do not show.
 fn unsure(program: &Program, facts: &[Facts]) -> BTreeSet<(Condition, usize)> {
     let is_sure = |&(condition, tensor): &(Condition, usize)| match condition {
         // Factors are conditions of their own.
         Condition::Divisor => facts[tensor].is_positive || is_product(&program.nodes[tensor].op),
         Condition::Radicand => facts[tensor].is_nonnegative && facts[tensor].is_finite,
-        Condition::Logarithm => facts[tensor].is_positive,
     };
     conditions(program).into_iter().filter(|condition| !is_sure(condition)).collect()
 }

@@ -105,8 +105,6 @@ pub enum Condition {
     Divisor,
     /// The operand of a root is not negative.
     Radicand,
-    /// The operand of a logarithm is positive.
-    Logarithm,
 }
 
 /// True of what is zero exactly where an operand is.
@@ -118,14 +116,13 @@ pub fn is_product(op: &Op) -> bool {
     }
 }
 
-/// The factors of divisors, and the operands of roots and logarithms.
+/// The factors of divisors, and the operands of roots.
 pub fn conditions(program: &Program) -> BTreeSet<(Condition, usize)> {
     let mut found = BTreeSet::new();
     for node in &program.nodes {
         let condition = match node.op {
             Op::Each(Scalar::Reciprocal) => Condition::Divisor,
             Op::Each(Scalar::Sqrt) => Condition::Radicand,
-            Op::Each(Scalar::Log) => Condition::Logarithm,
             _ => continue,
         };
         let mut open = vec![node.args[0]];
@@ -228,7 +225,7 @@ pub fn hashed(program: &Program, needs: &[Needs]) -> BTreeSet<usize> {
     for (at, node) in program.nodes.iter().enumerate() {
         match node.op {
             Op::Each(Scalar::Exp) if needs[at].q => found.extend([at]),
-            Op::Each(Scalar::Sqrt | Scalar::Log | Scalar::Erf | Scalar::Largest | Scalar::Relu)
+            Op::Each(Scalar::Sqrt | Scalar::Erf | Scalar::Largest | Scalar::Relu)
             | Op::Reduce(Scalar::Largest, _) => {
                 found.extend(&node.args);
             }
@@ -252,7 +249,7 @@ pub fn needs<'a>(
         for (position, &arg) in node.args.iter().enumerate() {
             let (p, q) = match node.op {
                 Op::Each(Scalar::Exp) => (false, p || q),
-                Op::Each(Scalar::Sqrt | Scalar::Log | Scalar::Erf) => (p || q, false),
+                Op::Each(Scalar::Sqrt | Scalar::Erf) => (p || q, false),
                 Op::Each(Scalar::Mask) if position == 1 => (p || q, false),
                 Op::Each(Scalar::Largest | Scalar::Relu) | Op::Reduce(Scalar::Largest, _) => (p || q, q),
                 _ => (p, q),
@@ -309,7 +306,6 @@ mod tests {
             ("t2 = exp t0; t3 = mask t2, t1; t4 = max t3, t0", [YES, NO, NO, NO]),
             ("t2 = relu t0", [YES, YES, NO, NO]),
             ("t2 = sqrt t0", [YES, YES, NO, NO]),
-            ("t2 = log t0", [YES, NO, NO, NO]),
             ("t2 = square t0; t3 = reciprocal t2", [YES, YES, YES, NO]),
             ("t2 = reciprocal t0", [YES, NO, NO, NO]),
             ("t2 = exp t0; t3 = concat(1) t2, t1", [YES, YES, NO, YES]),

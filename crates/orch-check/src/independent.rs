@@ -124,7 +124,7 @@ impl Sites<'_> {
         }
         let is_source = |at: &usize| match self.program.nodes[*at].op {
             Op::Input { .. } => true,
-            Op::Each(Scalar::Exp | Scalar::Sqrt | Scalar::Log | Scalar::Erf) => !shared.contains(at),
+            Op::Each(Scalar::Exp | Scalar::Sqrt | Scalar::Erf) => !shared.contains(at),
             _ => false,
         };
         let has_all = |at: &usize| {

@@ -1,6 +1,6 @@
 //! Values as residues: a number modulo `p`, an exponent modulo `q`, with `e^x` the power `w^x` of an element of order `q`.
 //!
-//! What has no algebraic form is a keyed hash of its argument: a root, a logarithm, an error function, the largest of a
+//! What has no algebraic form is a keyed hash of its argument: a root, an error function, the largest of a
 //! set of several numbers (whatever the order in which they are compared), and the exponent that an exponential would be.
 //! A masked element is a number with a weight, zero for minus infinity; its exponential is the weight times the power.
 
@@ -100,8 +100,6 @@ pub struct Residues<'a> {
     changed: Option<usize>,
     tensor: usize,
     now: Needs,
-    /// The last numbers that were made for inputs, and what they were made of.
-    made: [((u64, u64), (u64, u64)); 2],
     constant: (Ratio, Residue),
     stop: Option<Stop>,
 }
@@ -118,18 +116,7 @@ impl<'a> Residues<'a> {
         changed: Option<usize>,
     ) -> Residues<'a> {
         let constant = (Ratio { num: 0, den: 1 }, Residue { p: 0, q: 0, weight: round.p.one });
-        let made = [((u64::MAX, 0), (0, 0)); 2];
-        Residues {
-            round,
-            needs,
-            inputs,
-            changed,
-            tensor: 0,
-            now: Needs::default(),
-            made,
-            constant,
-            stop: None,
-        }
+        Residues { round, needs, inputs, changed, tensor: 0, now: Needs::default(), constant, stop: None }
     }
 
     fn number(&self, p: u64, q: u64) -> Residue {
@@ -148,17 +135,6 @@ impl<'a> Residues<'a> {
             b = self.round.hashes.pair(x, !salt).1;
         }
         self.number(below(a, self.round.p), below(b, self.round.q))
-    }
-
-    /// A pseudo-random number for an element of an input. Neighbours are made together.
-    #[inline(always)]
-    fn word(&mut self, slot: usize, salt: u64, at: usize) -> u64 {
-        let pair = (at as u64 >> 1, salt);
-        if self.made[slot].0 != pair {
-            self.made[slot] = (pair, self.round.inputs.pair(pair.0, pair.1));
-        }
-        let (even, odd) = self.made[slot].1;
-        if at.is_multiple_of(2) { even } else { odd }
     }
 
     fn stop(&mut self, stop: Stop) {
@@ -272,12 +248,11 @@ impl Domain for Residues<'_> {
     /// A mask is any number, so that what is shown holds for zeros and ones.
     #[inline(always)]
     fn input(&mut self, tensor: usize, _is_mask: bool, at: usize) -> Residue {
-        let Needs { p, q } = self.needs[tensor];
-        let salt = self.inputs[tensor] << 2;
-        let p = if p { below(self.word(0, salt, at), self.round.p) } else { 0 };
-        let changed = u64::from(self.changed == Some(tensor));
-        let q = if q { below(self.word(1, salt | 2 | changed, at), self.round.q) } else { 0 };
-        self.number(p, q)
+        let (a, mut b) = self.round.inputs.pair(at as u64, self.inputs[tensor]);
+        if self.changed == Some(tensor) {
+            b = self.round.inputs.pair(at as u64, !self.inputs[tensor]).1;
+        }
+        self.number(below(a, self.round.p), below(b, self.round.q))
     }
 
     #[inline(always)]
@@ -309,7 +284,6 @@ impl Domain for Residues<'_> {
             }
             (Scalar::Square, &[x]) => self.product(x, x),
             (Scalar::Sqrt, &[x]) => self.symbol(2, x.p),
-            (Scalar::Log, &[x]) => self.symbol(3, x.p),
             (Scalar::Erf, &[x]) => self.symbol(4, x.p),
             (Scalar::Relu, &[x]) => self.largest(&[x, self.number(0, 0)]),
             (Scalar::Reciprocal, &[x]) => self.inverse(x),
