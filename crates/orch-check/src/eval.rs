@@ -24,6 +24,10 @@ pub trait Domain {
     fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> Self::Value;
     /// A function of numbers.
     fn apply(&mut self, scalar: &Scalar, args: &[Self::Value]) -> Self::Value;
+    /// An element of the tensor at hand, of which this is the number.
+    fn element(&mut self, value: Self::Value) -> Self::Value {
+        value
+    }
 }
 
 /// A tensor: elements, where the first one is, and the distance between neighbours along each dimension.
@@ -199,7 +203,8 @@ fn value<D: Domain>(
             built(shape, zero, |index| {
                 items.clear();
                 items.extend(args.iter().map(|arg| arg.get(domain, index)));
-                domain.apply(scalar, &items)
+                let value = domain.apply(scalar, &items);
+                domain.element(value)
             })
         }
         Op::Reduce(scalar, dim) => {
@@ -208,7 +213,8 @@ fn value<D: Domain>(
                 from.clear();
                 from.extend_from_slice(index);
                 args[0].line(domain, shapes[0], (&mut from, *dim), &mut items);
-                domain.apply(scalar, &items)
+                let value = domain.apply(scalar, &items);
+                domain.element(value)
             })
         }
         Op::Matmul => matmul(domain, at, (shape, zero), args, shapes)?,
@@ -293,7 +299,8 @@ fn matmul<D: Domain>(
             for (i, row) in rows.iter().enumerate() {
                 products.clear();
                 products.extend(row.iter().zip(&column).map(|(&a, &b)| domain.apply(&Scalar::Mul, &[a, b])));
-                elements[first + i * n + j] = domain.apply(&Scalar::Sum, &products);
+                let sum = domain.apply(&Scalar::Sum, &products);
+                elements[first + i * n + j] = domain.element(sum);
             }
         }
     }

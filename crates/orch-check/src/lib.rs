@@ -74,7 +74,6 @@ mod degree;
 mod eval;
 mod exponents;
 mod field;
-mod independent;
 mod program;
 mod real;
 mod residue;

@@ -334,6 +334,11 @@ impl Op {
         }
     }
 
+    /// True if elements of the result are elements of operands.
+    pub fn moves(&self) -> bool {
+        self.is_view() || matches!(self, Op::Concat(_) | Op::Reshape(_) | Op::Repeat { .. } | Op::Merge(_))
+    }
+
     /// True if the result is a part of an operand, with other steps between elements.
     pub fn is_view(&self) -> bool {
         matches!(self, Op::Transpose(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::Split { .. })
