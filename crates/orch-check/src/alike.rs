@@ -2,219 +2,156 @@
 //!
 //! An index is treated alike if element `i` along it, of every tensor that has it, depends on the elements `i` of the inputs
 //! alone, by the same function for every `i`. The walk gives each dimension of an input an index of its own, joins
-//! the indices of operands that are taken together element by element, and *refuses* an index where an operator, a loop
-//! or a grid does anything else. What is refused stays whole.
+//! the indices of operands that are taken together element by element ([`Origin::Same`]), and *refuses* an index where an operator, a
+//! loop or a grid does anything else. What is refused stays whole.
+//!
+//! Where a grid cuts a dimension, its blocks and what each block has are indices of their own. They are refused together with the
+//! index that is cut, and all that one axis of a grid cuts is one index.
 
-use crate::program::{Extent, Node, Op, Program, Tiling};
+use crate::program::{Axis, Extent, Node, Op, Origin, Program};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What a dimension is.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Dim {
-    /// Of extent 1: repeated where the other operand is longer.
-    One,
-    /// Not treated alike.
-    Fixed,
-    /// Of an index.
-    Index(usize, Part),
-}
-
-/// What of an index a dimension counts.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Part {
-    /// All of it.
-    Whole,
-    /// The blocks along an axis of a kernel's grid.
-    Blocks(usize, usize),
-    /// What one of these blocks has.
-    Inner(usize, usize),
-}
 
 /// An index: the first of those that were joined.
 pub type Class = usize;
 
+/// What a dimension counts.
+#[derive(Clone, Copy)]
+struct Index {
+    /// The index that it was joined with, its own where it is the first of a class.
+    parent: usize,
+    extent: usize,
+    /// For parts of another index the program and axis that cut it, and whether these are its blocks or what each block has.
+    part: Option<((usize, Axis), bool)>,
+}
+
+/// The indices of an axis: what it cuts, its blocks, what a block has.
+#[derive(Clone, Copy)]
+struct Cut {
+    whole: usize,
+    blocks: usize,
+    inner: usize,
+}
+
 /// What a walk through programs finds out.
 #[derive(Default)]
 pub struct Walk {
-    /// The index that each index was joined with, its own where it is the first of a class.
-    parents: Vec<usize>,
-    extents: Vec<usize>,
+    indices: Vec<Index>,
     refused: BTreeSet<usize>,
-    /// Per program, for each kernel and axis: the dimensions that are cut or filled by it.
-    axes: Vec<BTreeMap<(usize, usize), Vec<Dim>>>,
-    /// Per program the dimensions of its tensors.
-    tensors: Vec<Vec<Vec<Dim>>>,
-    inputs: BTreeMap<String, Vec<Dim>>,
+    /// By program and axis.
+    cuts: BTreeMap<(usize, Axis), Cut>,
+    /// Per program the indices of its tensors; none of what is repeated.
+    tensors: Vec<Vec<Vec<Option<usize>>>>,
+    inputs: BTreeMap<String, Vec<Option<usize>>>,
 }
 
 impl Walk {
-    fn index(&mut self, extent: usize) -> Dim {
-        if extent == 1 {
-            return Dim::One;
-        }
-        self.parents.push(self.parents.len());
-        self.extents.push(extent);
-        Dim::Index(self.parents.len() - 1, Part::Whole)
+    fn index(&mut self, extent: usize) -> usize {
+        let parent = self.indices.len();
+        self.indices.push(Index { parent, extent, part: None });
+        parent
+    }
+
+    fn refused(&mut self, extent: usize) -> usize {
+        let index = self.index(extent);
+        self.refused.insert(index);
+        index
     }
 
     fn class(&self, mut index: usize) -> Class {
-        while self.parents[index] != index {
-            index = self.parents[index];
+        while self.indices[index].parent != index {
+            index = self.indices[index].parent;
         }
         index
     }
 
-    fn refuse(&mut self, dim: Dim) -> Dim {
-        if let Dim::Index(index, _) = dim {
-            self.refused.insert(index);
+    /// The index of elements that are taken together.
+    fn join(&mut self, a: Option<usize>, b: Option<usize>) -> Option<usize> {
+        let (Some(i), Some(j)) = (a, b) else { return a.or(b) };
+        let (i, j) = (self.class(i), self.class(j));
+        let (own, other) = (self.indices[i], self.indices[j]);
+        if (own.extent, own.part) != (other.extent, other.part) {
+            self.refused.extend([i, j, self.whole(i), self.whole(j)]);
         }
-        Dim::Fixed
+        self.indices[i.max(j)].parent = i.min(j);
+        a
     }
 
-    /// The dimension of elements that are taken together.
-    fn join(&mut self, a: Dim, b: Dim) -> Dim {
-        match (a, b) {
-            (Dim::One, other) | (other, Dim::One) => other,
-            (Dim::Index(i, part), Dim::Index(j, other)) => {
-                let (i, j) = (self.class(i), self.class(j));
-                if part != other || self.extents[i] != self.extents[j] {
-                    self.refused.insert(i);
-                }
-                self.parents[j.max(i)] = i.min(j);
-                a
-            }
-            (dim, Dim::Fixed) | (Dim::Fixed, dim) => self.refuse(dim),
+    /// Joins an index of an axis with that of a dimension, which has to have one.
+    fn cuts(&mut self, index: usize, dim: Option<usize>) {
+        match dim {
+            Some(_) => _ = self.join(Some(index), dim),
+            None => _ = self.refused.insert(index),
         }
     }
 
-    fn joined(&mut self, a: &[Dim], b: &[Dim]) -> Vec<Dim> {
-        a.iter().zip(b).map(|(&a, &b)| self.join(a, b)).collect()
+    /// The indices of an axis of the program at hand, which are made where it is met first.
+    fn cut(&mut self, axis: Axis, whole: Option<usize>) -> Cut {
+        let key = (self.tensors.len(), axis);
+        if let Some(cut) = self.cuts.get(&key) {
+            return *cut;
+        }
+        let whole = whole.unwrap_or_else(|| self.refused(0));
+        let [blocks, inner] = [true, false].map(|is_blocks| {
+            let index = self.index(0);
+            self.indices[index].part = Some((key, is_blocks));
+            index
+        });
+        let cut = Cut { whole, blocks, inner };
+        self.cuts.insert(key, cut);
+        cut
     }
 
-    /// The dimensions of what an operator computes of operands with dimensions.
-    fn dims(&mut self, node: &Node, args: &[&[Dim]]) -> Vec<Dim> {
-        match &node.op {
-            Op::Input { name, shape, .. } => {
-                if let Some(known) = self.inputs.get(name) {
-                    return known.clone();
-                }
-                let dims: Vec<Dim> = shape.iter().map(|&extent| self.index(extent)).collect();
-                self.inputs.insert(name.clone(), dims.clone());
-                dims
-            }
-            Op::Causal { shape, .. } | Op::Below { shape, .. } => {
-                let is_counted = |at: usize| match node.op {
-                    Op::Below { dim, .. } => at == dim,
-                    _ => at + 2 >= shape.len(),
-                };
-                let dims = shape.iter().enumerate();
-                dims.map(|(at, &extent)| if is_counted(at) { Dim::Fixed } else { self.index(extent) })
-                    .collect()
-            }
-            Op::Each(_) => args[1..].iter().fold(args[0].to_vec(), |dims, arg| self.joined(&dims, arg)),
-            Op::Matmul => {
-                let batch = args[0].len() - 2;
-                let mut result = self.joined(&args[0][..batch], &args[1][..batch]);
-                self.refuse(args[0][batch + 1]);
-                self.refuse(args[1][batch]);
-                result.extend([args[0][batch], args[1][batch + 1]]);
-                result
-            }
-            Op::Reduce(_, dim) => {
-                let mut result = args[0].to_vec();
-                self.refuse(result[*dim]);
-                result[*dim] = Dim::One;
-                result
-            }
-            Op::Transpose(order) => order.iter().map(|&dim| args[0][dim]).collect(),
-            Op::Reshape(shape) => {
-                args[0].iter().for_each(|&dim| _ = self.refuse(dim));
-                vec![Dim::Fixed; shape.len()]
-            }
-            Op::Broadcast(shape) => {
-                let dims = args[0].iter().zip(shape);
-                dims.map(|(&dim, &extent)| if dim == Dim::One { self.index(extent) } else { dim }).collect()
-            }
-            // What is left of a longer extent is no repeated element, even if it is one.
-            Op::Slice { dim, .. } | Op::Repeat { dim, .. } | Op::Concat(dim) => {
-                let mut result =
-                    args.iter().skip(1).fold(args[0].to_vec(), |dims, arg| self.joined(&dims, arg));
-                args.iter().for_each(|arg| _ = self.refuse(arg[*dim]));
-                let is_one = !matches!(node.op, Op::Concat(_))
-                    && args[0][*dim] == Dim::One
-                    && node.shape[*dim].len == 1;
-                result[*dim] = if is_one { Dim::One } else { Dim::Fixed };
-                result
-            }
-            Op::Split { tiling, along, iterations } => {
-                self.parts(tiling, along.filter(|_| *iterations > 1), args[0])
-            }
-            Op::Merge(tiling) => self.merged(tiling, args[0]),
+    /// The indices of what a node computes of operands with indices.
+    fn dims(&mut self, node: &Node, args: &[&[Option<usize>]]) -> Vec<Option<usize>> {
+        if let Op::Input { name, .. } = &node.op
+            && let Some(known) = self.inputs.get(name)
+        {
+            return known.clone();
         }
-    }
-
-    fn used(&mut self, kernel: usize, axis: usize, dim: Dim) {
-        if let Some(axes) = self.axes.last_mut() {
-            axes.entry((kernel, axis)).or_default().push(dim);
-        }
-    }
-
-    fn parts(&mut self, tiling: &Tiling, along: Option<usize>, whole: &[Dim]) -> Vec<Dim> {
-        let mut dims = whole.to_vec();
-        let mut prefix = vec![Dim::One; tiling.blocks.len() + 1];
-        for (axis, dim) in tiling.dims.iter().enumerate().filter(|(axis, _)| tiling.blocks[*axis] > 1) {
-            let Some(dim) = *dim else { continue };
-            self.used(tiling.kernel, axis, dims[dim]);
-            (prefix[axis], dims[dim]) = match dims[dim] {
-                Dim::Index(index, _) => {
-                    let part = |part: fn(usize, usize) -> Part| Dim::Index(index, part(tiling.kernel, axis));
-                    (part(Part::Blocks), part(Part::Inner))
-                }
-                _ => (Dim::Fixed, Dim::Fixed),
-            };
-        }
-        if let Some(dim) = along {
-            dims[dim] = self.refuse(dims[dim]);
-            prefix[tiling.blocks.len()] = Dim::Fixed;
-        }
-        [prefix, dims].concat()
-    }
-
-    fn merged(&mut self, tiling: &Tiling, tile: &[Dim]) -> Vec<Dim> {
-        let (prefix, dims) = tile.split_at(tiling.blocks.len() + 1);
+        // Dimensions of operands that are not refused.
+        let mut kept = BTreeSet::new();
         let mut result = Vec::new();
-        for (at, &dim) in dims.iter().enumerate() {
-            let axis = tiling
-                .dims
-                .iter()
-                .position(|filled| *filled == Some(at))
-                .filter(|&axis| tiling.blocks[axis] > 1);
-            result.push(match (axis, dim) {
-                (None, Dim::One | Dim::Fixed | Dim::Index(_, Part::Whole)) => dim,
-                (Some(axis), Dim::Index(index, Part::Inner(kernel, cut)))
-                    if (kernel, cut) == (tiling.kernel, axis) =>
-                {
-                    self.join(prefix[axis], Dim::Index(index, Part::Blocks(kernel, cut)));
-                    Dim::Index(index, Part::Whole)
+        for origin in &node.origins {
+            result.push(match origin {
+                Origin::Same(dims) => {
+                    kept.extend(dims.iter().copied());
+                    dims.iter().fold(None, |index, &(arg, dim)| self.join(index, args[arg][dim]))
                 }
-                (axis, dim) => {
-                    if let Some(axis) = axis {
-                        self.refuse(prefix[axis]);
-                        self.used(tiling.kernel, axis, Dim::Fixed);
-                    }
-                    self.refuse(dim)
+                Origin::Repeated(extent) => (extent.len > 1).then(|| self.index(extent.len)),
+                Origin::Other(extent) => Some(self.refused(extent.len)),
+                Origin::Blocks(axis, dim, _) => {
+                    let cut = self.cut(*axis, args[0][*dim]);
+                    self.cuts(cut.whole, args[0][*dim]);
+                    Some(cut.blocks)
+                }
+                Origin::Inner(axis, dim, _) => {
+                    kept.insert((0, *dim));
+                    Some(self.cut(*axis, args[0][*dim]).inner)
+                }
+                Origin::Whole(axis, dim, _) => {
+                    kept.extend([(0, *dim), (0, axis.1)]);
+                    let cut = self.cut(*axis, None);
+                    self.join(Some(cut.blocks), args[0][axis.1]);
+                    self.cuts(cut.inner, args[0][*dim]);
+                    Some(cut.whole)
                 }
             });
+        }
+        for (arg, dims) in args.iter().enumerate() {
+            let others = dims.iter().enumerate().filter(|(dim, _)| !kept.contains(&(arg, *dim)));
+            self.refused.extend(others.filter_map(|(_, index)| *index));
+        }
+        if let Op::Input { name, .. } = &node.op {
+            self.inputs.insert(name.clone(), result.clone());
         }
         result
     }
 
     /// Walks through the tensors of a program that are wanted. Inputs of the same name have the same indices in all programs.
     pub fn program(&mut self, program: &Program, wanted: impl Fn(usize) -> bool) {
-        let mut tensors: Vec<Vec<Dim>> = Vec::new();
-        self.axes.push(BTreeMap::new());
+        let mut tensors: Vec<Vec<Option<usize>>> = Vec::new();
         for (at, node) in program.nodes.iter().enumerate() {
-            let args: Vec<&[Dim]> = node.args.iter().map(|&arg| tensors[arg].as_slice()).collect();
+            let args: Vec<&[Option<usize>]> = node.args.iter().map(|&arg| tensors[arg].as_slice()).collect();
             let dims = if wanted(at) { self.dims(node, &args) } else { Vec::new() };
             tensors.push(dims);
         }
@@ -224,65 +161,67 @@ impl Walk {
     /// Element `i` of an output of one program must be element `i` of the other's.
     pub fn match_outputs(&mut self, pairs: &[(usize, usize)]) {
         for &(first, second) in pairs {
-            let (a, b) = (self.tensors[0][first].clone(), self.tensors[1][second].clone());
-            self.joined(&a, &b);
+            for dim in 0..self.tensors[0][first].len() {
+                self.join(self.tensors[0][first][dim], self.tensors[1][second][dim]);
+            }
         }
     }
 
-    /// Refuses what is in a tensor twice, and what shares an axis of a grid with anything else; to be called last.
+    /// The index that one is, or is a part of.
+    fn whole(&self, index: usize) -> Class {
+        let class = self.class(index);
+        self.indices[class].part.map_or(class, |(axis, _)| self.class(self.cuts[&axis].whole))
+    }
+
+    /// Refuses what is in a tensor twice, and parts together with what they are parts of; to be called last.
     pub fn finish(&mut self) {
-        let mut refused = Vec::new();
+        let mut twice = Vec::new();
         for dims in self.tensors.iter().flatten() {
-            for (at, &dim) in dims.iter().enumerate() {
-                let is_again = |other: &Dim| match (dim, *other) {
-                    (Dim::Index(i, part), Dim::Index(j, other)) if self.class(i) == self.class(j) => {
-                        !matches!((part, other), (Part::Inner(a, b), Part::Blocks(c, d)) if (a, b) == (c, d))
-                    }
-                    _ => false,
+            let indices: Vec<usize> = dims.iter().flatten().map(|&index| self.class(index)).collect();
+            for (at, &index) in indices.iter().enumerate() {
+                let is_again = |&other: &usize| {
+                    // Blocks, and what each has.
+                    let is_cut = match (self.indices[index].part, self.indices[other].part) {
+                        (Some((axis, is_blocks)), Some((also, are_blocks))) => {
+                            axis == also && is_blocks != are_blocks
+                        }
+                        _ => false,
+                    };
+                    self.whole(index) == self.whole(other) && !is_cut
                 };
-                if dims[..at].iter().any(is_again) {
-                    refused.push(dim);
+                if indices[..at].iter().any(is_again) {
+                    twice.push(index);
                 }
             }
         }
-        for dims in self.axes.iter().flat_map(BTreeMap::values) {
-            if dims
-                .iter()
-                .any(|&dim| self.class_of(dim).is_none() || self.class_of(dim) != self.class_of(dims[0]))
-            {
-                refused.extend(dims);
-            }
-        }
-        refused.into_iter().for_each(|dim| _ = self.refuse(dim));
-        self.refused = self.refused.iter().map(|&index| self.class(index)).collect();
+        self.refused.extend(twice);
+        self.refused =
+            self.refused.iter().flat_map(|&index| [self.class(index), self.whole(index)]).collect();
     }
 
     /// The extent of a class.
     pub fn extent(&self, class: Class) -> usize {
-        self.extents[class]
+        self.indices[class].extent
     }
 
-    fn class_of(&self, dim: Dim) -> Option<Class> {
-        if let Dim::Index(index, _) = dim { Some(self.class(index)) } else { None }
-    }
-
-    /// For each dimension of a tensor its class, if it is treated alike.
+    /// For each dimension of a tensor the index that it is or is a part of, if that is treated alike.
     pub fn classes(&self, number: usize, tensor: usize) -> Vec<Option<Class>> {
-        self.tensors[number][tensor].iter().map(|&dim| self.alike(dim)).collect()
+        self.tensors[number][tensor].iter().map(|&index| self.alike(index?)).collect()
     }
 
-    fn alike(&self, dim: Dim) -> Option<Class> {
-        self.class_of(dim).filter(|class| !self.refused.contains(class))
+    fn alike(&self, index: usize) -> Option<Class> {
+        let whole = self.whole(index);
+        [whole, self.class(index)].iter().all(|class| !self.refused.contains(class)).then_some(whole)
     }
 
     /// Smaller extents for indices that are treated alike: two or more, and each another one that nothing else has.
     pub fn extents(&self, programs: [&Program; 2]) -> BTreeMap<Class, usize> {
         let mut taken: BTreeSet<usize> = BTreeSet::new();
         let mut found: BTreeSet<Class> = BTreeSet::new();
-        for (program, tensors) in programs.iter().zip(&self.tensors) {
-            for (dims, node) in tensors.iter().zip(&program.nodes) {
-                for (&dim, extent) in dims.iter().zip(&node.shape) {
-                    match self.alike(dim) {
+        for (program, number) in programs.iter().zip(0..) {
+            for (at, node) in program.nodes.iter().enumerate() {
+                for (class, extent) in self.classes(number, at).into_iter().zip(&node.shape) {
+                    match class {
                         Some(class) => found.extend([class]),
                         None => taken.extend([extent.len]),
                     }
@@ -291,7 +230,7 @@ impl Walk {
         }
         let mut extents = BTreeMap::new();
         for class in found {
-            if let Some(extent) = (2..self.extents[class]).find(|extent| !taken.contains(extent)) {
+            if let Some(extent) = (2..self.extent(class)).find(|extent| !taken.contains(extent)) {
                 taken.insert(extent);
                 extents.insert(class, extent);
             }
@@ -303,39 +242,48 @@ impl Walk {
     ///
     /// # Errors
     /// If it has no meaning with them, which it has if indices are treated alike.
-    pub fn cut(
+    pub fn small(
         &self,
         number: usize,
         program: &Program,
         extents: &BTreeMap<Class, usize>,
     ) -> Result<Program, String> {
-        let now = |dim: Dim| self.alike(dim).and_then(|class| extents.get(&class).copied());
+        let part = |index: usize| self.indices[self.class(index)].part;
+        // Of blocks there are at most two; what each has follows.
+        let now = |index: usize, before: usize| {
+            let extent = *extents.get(&self.alike(index)?)?;
+            Some(if part(index).is_some() { extent.min(before).min(2) } else { extent })
+        };
         let mut small = Program { outputs: program.outputs.clone(), ..Program::default() };
         for (node, dims) in program.nodes.iter().zip(&self.tensors[number]) {
-            let len = |(&dim, extent): (&Dim, &Extent)| now(dim).unwrap_or(extent.len);
+            let len = |(index, extent): (&Option<usize>, &Extent)| {
+                index.and_then(|index| now(index, extent.len)).unwrap_or(extent.len)
+            };
             let expected: Vec<usize> = dims.iter().zip(&node.shape).map(len).collect();
             let mut op = node.op.clone();
             match &mut op {
-                Op::Input { shape, .. }
-                | Op::Causal { shape, .. }
-                | Op::Below { shape, .. }
-                | Op::Broadcast(shape) => {
+                Op::Input { shape, .. } | Op::Causal { shape, .. } | Op::Below { shape, .. } => {
                     shape.clone_from(&expected);
+                }
+                Op::Broadcast(shape) => {
+                    let operand = &small.nodes[node.args[0]].shape;
+                    for (at, extent) in shape.iter_mut().enumerate() {
+                        let is_same = matches!(node.origins[at], Origin::Same(_));
+                        *extent = if is_same { operand[at].len } else { expected[at] };
+                    }
                 }
                 Op::Split { tiling, .. } | Op::Merge(tiling) => {
                     for (axis, blocks) in tiling.blocks.iter_mut().enumerate() {
-                        let used = self.axes[number].get(&(tiling.kernel, axis));
-                        *blocks = used
-                            .and_then(|dims| now(dims[0]))
-                            .map_or(*blocks, |extent| extent.min(*blocks).min(2));
+                        let cut = self.cuts.get(&(number, (tiling.kernel, axis)));
+                        *blocks = cut.and_then(|cut| now(cut.blocks, *blocks)).unwrap_or(*blocks);
                     }
                 }
                 _ => {}
             }
             let at = small.push(op, &node.args)?;
-            let is_whole = |dim: &Dim| !matches!(dim, Dim::Index(_, Part::Blocks(..) | Part::Inner(..)));
-            let given = &small.nodes[at].shape;
-            if (0..dims.len()).any(|dim| is_whole(&dims[dim]) && given[dim].len != expected[dim]) {
+            let is_inner = |index: Option<usize>| matches!(index.and_then(part), Some((_, false)));
+            let mut pairs = small.nodes[at].shape.iter().zip(expected).zip(dims);
+            if !pairs.all(|((extent, expected), index)| extent.len == expected || is_inner(*index)) {
                 return Err(format!("{:?} does not follow its indices", node.op));
             }
         }

@@ -5,7 +5,6 @@ use crate::degree::{Polynomial, fractions};
 use crate::eval::{Domain, Stop, Strided, cost, each_index, evaluate, index_of};
 use crate::exponents::{Atoms, Condition, Facts, WAYS, common, conditions, facts, hashed, is_product, needs};
 use crate::field::Key;
-use crate::independent::{Sites, Values};
 use crate::program::{Program, lens};
 use crate::real::Floats;
 use crate::residue::{Residue, Residues, Round, canonical};
@@ -57,32 +56,36 @@ struct Pair<'a> {
     /// Of each program, what must be defined; of the candidate what signs alone do not show.
     conditions: [BTreeSet<(Condition, usize)>; 2],
     facts: [Vec<Facts>; 2],
-    /// Of each program, by way.
-    atoms: [Vec<Option<Atoms>>; 2],
+    /// Of both programs, by way.
+    atoms: Vec<[Atoms; 2]>,
 }
 
 /// What was counted, at most, in any round.
 #[derive(Default)]
 struct Seen {
-    rounds: usize,
-    /// Atoms of the program and of the candidate, by way.
-    atoms: [[usize; 2]; WAYS],
     /// Conditions of the program, and those of the candidate that must be among them.
     conditions: [usize; 2],
     assumes_left: bool,
 }
 
-/// What is asked of a program in a round: the exponents of some tensors, the numbers of others.
+/// What came of the rounds in which exponents were seen in one way.
+enum Outcome {
+    /// They are proved.
+    Proved(Vec<(u64, u64)>, f64, Seen),
+    /// An output and an element that differ.
+    Differ(usize, usize),
+}
+
+/// What is asked of a program in a round.
 #[derive(Clone, Copy)]
 struct Ask<'s> {
-    /// Whole or cut programs.
+    /// Whole or cut programs, with their atoms.
     programs: [&'s Program; 2],
-    exponents: &'s BTreeSet<usize>,
-    numbers: &'s BTreeSet<usize>,
+    atoms: [&'s Atoms; 2],
+    /// Tensors whose numbers are wanted.
+    numbers: [&'s BTreeSet<usize>; 2],
     /// Outputs, too.
     outputs: bool,
-    /// A tensor that has other exponents than it had.
-    changed: Option<usize>,
 }
 
 /// What a program answered.
@@ -95,21 +98,6 @@ struct Answer {
 }
 
 impl Answer {
-    fn exponents(&self, tensors: &BTreeSet<usize>) -> Values {
-        let of = |tensor: &usize| Some((*tensor, self.values.get(tensor)?.iter().map(|x| x.q).collect()));
-        tensors.iter().filter_map(of).collect()
-    }
-
-    /// The values of atoms or their negatives, and zero.
-    fn atoms(&self, atoms: Option<&Atoms>) -> HashSet<u64> {
-        let values = atoms
-            .iter()
-            .flat_map(|atoms| &atoms.tensors)
-            .filter_map(|tensor| self.values.get(tensor))
-            .flatten();
-        values.map(|x| canonical(self.round.q, x.q)).chain([0]).collect()
-    }
-
     /// The numbers of one kind of conditions; divisors may be negative.
     fn numbers(&self, tensors: &BTreeSet<(Condition, usize)>, kind: Condition) -> Vec<(usize, u64)> {
         let number =
@@ -162,7 +150,7 @@ impl<'a> Pair<'a> {
         walk.match_outputs(&outputs.iter().map(|(_, [a, b])| (*a, *b)).collect::<Vec<_>>());
         walk.finish();
         let extents = walk.extents(whole);
-        let small = [walk.cut(0, program, &extents)?, walk.cut(1, candidate, &extents)?];
+        let small = [walk.small(0, program, &extents)?, walk.small(1, candidate, &extents)?];
         let mut work = 0.0;
         for program in &small {
             let (once, held) = cost(program);
@@ -184,10 +172,13 @@ impl<'a> Pair<'a> {
             numbers
         });
         let facts = [facts(&small[0])?, facts(&small[1])?];
+        let way = |way| Some([Atoms::new(&small[0], way)?, Atoms::new(&small[1], way)?]);
+        let mut atoms: Vec<[Atoms; 2]> = (0..WAYS).filter_map(way).collect();
+        atoms.dedup_by(|a, b| (0..2).all(|at| a[at].tensors == b[at].tensors));
         Ok(Pair {
             conditions: [conditions(&small[0]), unsure(&small[1], &facts[1])],
             facts,
-            atoms: [0, 1].map(|at| (0..WAYS).map(|way| Atoms::new(&small[at], way)).collect()),
+            atoms,
             whole,
             small,
             walk,
@@ -198,48 +189,66 @@ impl<'a> Pair<'a> {
     }
 
     fn decide(&self, key: Key, deadline: Instant) -> Result<Verdict, String> {
-        let mut ways: Vec<Result<usize, String>> = vec![Ok(0); WAYS];
+        let mut differ = None;
+        let mut problem = "exponents are sums of too many values".to_owned();
+        for (way, atoms) in self.atoms.iter().enumerate() {
+            match self.prove(atoms, key.derived(way as u64), deadline) {
+                Ok(Outcome::Proved(rounds, log2_bound, seen)) => {
+                    return self.proved(atoms, (rounds, log2_bound, seen), key, deadline);
+                }
+                Ok(Outcome::Differ(output, element)) => differ = differ.or(Some((output, element))),
+                Err(reason) => problem = reason,
+            }
+        }
+        differ.map_or(Err(problem), |at| Ok(self.differ(self.small.each_ref(), key, deadline, at)))
+    }
+
+    /// Rounds, until the bound is reached.
+    fn prove(&self, atoms: &[Atoms; 2], key: Key, deadline: Instant) -> Result<Outcome, String> {
         let (mut rounds, mut seen, mut trial) = (Vec::new(), Seen::default(), 0);
         while rounds.len() < MAX_ROUNDS {
             let round = Round::new(key.derived(trial), deadline);
             trial += 1;
-            match self.round(&round, &mut ways, &mut seen) {
+            match self.round(atoms, &round, &mut seen) {
                 Err(Stop::Undefined(_)) if trial < 4 * MAX_ROUNDS as u64 => continue,
                 Err(Stop::Undefined(reason)) => {
                     return Err(format!("no inputs for which the program is defined: {reason}"));
                 }
                 Err(Stop::Unsupported(reason)) => return Err(reason),
-                Ok(Some(element)) => return Ok(self.differ(self.small.each_ref(), key, deadline, element)),
-                Ok(None) => {}
+                Ok(Some((output, element))) => return Ok(Outcome::Differ(output, element)),
+                Ok(None) => rounds.push((round.p.prime, round.q.prime)),
             }
-            rounds.push((round.p.prime, round.q.prime));
-            let best = (0..WAYS).filter_map(|way| self.bound(way, &ways, &seen, rounds.len()));
-            let Some((log2_bound, exponents)) = best.min_by(|a, b| a.0.total_cmp(&b.0)) else {
-                let reasons: Vec<String> = ways.into_iter().filter_map(Result::err).collect();
-                return Err(format!("exponents are not shown to be independent: {}", reasons.join("; ")));
-            };
+            let log2_bound = self.bound(atoms, &seen, rounds.len()).ok_or("coefficients are too large")?;
             if log2_bound <= LOG2_BOUND {
-                if let Some(verdict) = self.compare_whole(key, deadline)? {
-                    return Ok(verdict);
-                }
-                if seen.assumes_left
-                    && self.floats_differ(self.small.each_ref(), key, deadline, true).is_some()
-                {
-                    return Err("floating-point numbers differ where masks leave nothing of a maximum".into());
-                }
-                let cut = self.extents.iter().map(|(&class, &now)| (self.walk.extent(class), now)).collect();
-                // A seed has 128 bits: what is chosen by it has no smaller chance.
-                let log2_bound = log2_bound.max(-120.0);
-                return Ok(Verdict::Proved(Proof {
-                    log2_bound,
-                    rounds,
-                    cut,
-                    exponents,
-                    assumes_left: seen.assumes_left,
-                }));
+                return Ok(Outcome::Proved(rounds, log2_bound, seen));
             }
         }
         Err(format!("a chance of 2^{LOG2_BOUND} is not reached in {MAX_ROUNDS} rounds"))
+    }
+
+    /// The answer where all rounds agree, if what is compared besides does not say otherwise.
+    fn proved(
+        &self,
+        atoms: &[Atoms; 2],
+        (rounds, log2_bound, seen): (Vec<(u64, u64)>, f64, Seen),
+        key: Key,
+        deadline: Instant,
+    ) -> Result<Verdict, String> {
+        if let Some(verdict) = self.compare_whole(atoms, key, deadline)? {
+            return Ok(verdict);
+        }
+        if seen.assumes_left && self.floats_differ(self.small.each_ref(), key, deadline, true).is_some() {
+            return Err("floating-point numbers differ where masks leave nothing of a maximum".into());
+        }
+        let premise = "where masks leave nothing of which a maximum is taken, floating-point numbers agree, which is no proof";
+        Ok(Verdict::Proved(Proof {
+            // A seed has 128 bits: what is chosen by it has no smaller chance.
+            log2_bound: log2_bound.max(-120.0),
+            rounds,
+            cut: self.extents.iter().map(|(&class, &now)| (self.walk.extent(class), now)).collect(),
+            exponents: atoms[0].tensors.iter().map(|&tensor| self.elements(0, tensor)).sum::<f64>() as usize,
+            premise: seen.assumes_left.then_some(premise),
+        }))
     }
 
     /// What a program answers in a round.
@@ -247,13 +256,13 @@ impl<'a> Pair<'a> {
         let (program, mut round) = (ask.programs[at], round.clone());
         let outputs: Vec<usize> =
             self.outputs.iter().filter(|_| ask.outputs).map(|(_, ids)| ids[at]).collect();
-        let needs = needs(program, ask.exponents, ask.numbers.iter().chain(&outputs));
-        let wanted: Vec<bool> = needs.iter().map(|needs| needs.p || needs.q).collect();
-        let mut domain = Residues::new(&mut round, &needs, &self.inputs[at], ask.changed);
+        let needs = needs(program, ask.atoms[at], ask.numbers[at].iter().chain(&outputs));
+        let wanted: Vec<bool> = needs.iter().map(|needs| needs.number || needs.exponent).collect();
+        let mut domain = Residues::new(&mut round, &needs, &self.inputs[at]);
         let tensors = evaluate(&mut domain, program, &wanted)?;
         let outputs = outputs.iter().map(|&id| elements(&mut domain, &tensors, program, id)).collect();
         let mut values = BTreeMap::new();
-        for &id in ask.exponents.union(ask.numbers) {
+        for &id in ask.numbers[at] {
             let all = tensors[id]
                 .iter()
                 .flat_map(|view| view.values(&mut domain, &program.nodes[id].shape, &self.is_single(at, id)));
@@ -262,67 +271,42 @@ impl<'a> Pair<'a> {
         Ok(Answer { outputs, values, round })
     }
 
+    /// What both programs answer: the candidate has to have a value where the program has.
+    fn ask_both(&self, round: &Round, ask: Ask) -> Result<[Answer; 2], Stop> {
+        let [own, other] = both(|at| self.ask(at, round, ask));
+        match (own?, other) {
+            (own, Ok(other)) => Ok([own, other]),
+            (_, Err(Stop::Undefined(reason))) => {
+                Err(Stop::Unsupported(format!("the candidate is not defined where the program is: {reason}")))
+            }
+            (_, Err(stop)) => Err(stop),
+        }
+    }
+
     /// One test: where the programs differ, if they do.
     fn round(
         &self,
+        atoms: &[Atoms; 2],
         round: &Round,
-        ways: &mut [Result<usize, String>],
         seen: &mut Seen,
     ) -> Result<Option<(usize, usize)>, Stop> {
-        let exponents = [0, 1]
-            .map(|at| self.atoms[at].iter().flatten().flat_map(|atoms| atoms.tensors.clone()).collect());
-        let numbers = [0, 1].map(|at| self.conditions[at].iter().map(|(_, tensor)| *tensor).collect());
-        let ask = |at: usize| Ask {
+        let numbers: [BTreeSet<usize>; 2] =
+            [0, 1].map(|at| self.conditions[at].iter().map(|(_, tensor)| *tensor).collect());
+        let ask = Ask {
             programs: self.small.each_ref(),
-            exponents: &exponents[at],
-            numbers: &numbers[at],
+            atoms: atoms.each_ref(),
+            numbers: numbers.each_ref(),
             outputs: true,
-            changed: None,
         };
-        let [own, other] = both(|at| self.ask(at, round, ask(at)));
-        let (own, other) = (own?, other.map_err(undefined)?);
+        let [own, other] = self.ask_both(round, ask)?;
         if own.outputs.iter().chain(&other.outputs).flatten().any(|x| x.weight == 0) {
             return Err(Stop::Unsupported("an output may be minus infinity".into()));
         }
         if let Some(difference) = own.difference(&other) {
             return Ok(Some(difference));
         }
-        self.check_defined(round, [&own, &other], seen)?;
+        self.check_defined(round, ask, [&own, &other], seen)?;
         seen.assumes_left |= own.round.assumes_left || other.round.assumes_left;
-        let values = own.exponents(&exponents[0]);
-        let mut changes: BTreeMap<usize, Values> = BTreeMap::new();
-        let mut changed = |source: usize| -> Result<Values, Stop> {
-            if let Some(known) = changes.get(&source) {
-                return Ok(known.clone());
-            }
-            let ask = Ask { outputs: false, numbers: &BTreeSet::new(), changed: Some(source), ..ask(0) };
-            let values = self.ask(0, round, ask)?.exponents(&exponents[0]);
-            changes.insert(source, values.clone());
-            Ok(values)
-        };
-        let mut sites = Sites {
-            program: self.whole[0],
-            is_single: &|tensor| self.is_single(0, tensor),
-            values: &values,
-            changed: &mut changed,
-        };
-        for (way, result) in ways.iter_mut().enumerate().filter(|(_, result)| result.is_ok()) {
-            let Some(atoms) = &self.atoms[0][way] else {
-                *result = Err("exponents are not seen in this way".into());
-                continue;
-            };
-            let [known, given] = [own.atoms(Some(atoms)), other.atoms(self.atoms[1][way].as_ref())];
-            let is_symbol = |x: &&u64| own.round.symbols.contains(x) || other.round.symbols.contains(x);
-            let missing = given.iter().filter(|x| !known.contains(x) && !is_symbol(x)).count();
-            seen.atoms[way] = [seen.atoms[way][0].max(known.len()), seen.atoms[way][1].max(given.len())];
-            if missing > 0 {
-                *result = Err(format!("{missing} exponents of the candidate are not among the program's"));
-            } else if seen.rounds == 0 {
-                // What depends on something in one round does.
-                *result = sites.independent(&atoms.tensors, &own.round)?;
-            }
-        }
-        seen.rounds += 1;
         Ok(None)
     }
 
@@ -333,9 +317,15 @@ impl<'a> Pair<'a> {
 
     /// That the candidate is defined where the program is: what signs do not show is a number of the program that has to be
     /// nonzero and the like, or a sum of masked exponentials that has no term where one of the program's has none.
-    fn check_defined(&self, round: &Round, answers: [&Answer; 2], seen: &mut Seen) -> Result<(), Stop> {
+    fn check_defined(
+        &self,
+        round: &Round,
+        ask: Ask,
+        answers: [&Answer; 2],
+        seen: &mut Seen,
+    ) -> Result<(), Stop> {
         let mut left: BTreeSet<usize> = BTreeSet::new();
-        for kind in [Condition::Divisor, Condition::Radicand, Condition::Logarithm] {
+        for kind in [Condition::Divisor, Condition::Radicand] {
             let [known, given] = [0, 1].map(|at| answers[at].numbers(&self.conditions[at], kind));
             let known: HashSet<u64> = known.into_iter().map(|(_, x)| x).collect();
             seen.conditions = [seen.conditions[0].max(known.len()), seen.conditions[1].max(given.len())];
@@ -357,20 +347,11 @@ impl<'a> Pair<'a> {
         let divisors = self.conditions[0]
             .iter()
             .filter(|(kind, tensor)| *kind == Condition::Divisor && self.facts[0][*tensor].is_masked_sum);
-        let asked = [divisors.map(|(_, tensor)| *tensor).collect(), left];
-        let [known, given] = both(|at| {
-            let none = BTreeSet::new();
-            let ask = Ask {
-                programs: self.small.each_ref(),
-                exponents: &none,
-                numbers: &asked[at],
-                outputs: false,
-                changed: None,
-            };
-            self.ask(at, &weights, ask)
-                .map(|answer| answer.values.into_values().flatten().map(|x| x.p).collect::<HashSet<u64>>())
-        });
-        let (known, given) = (known.map_err(undefined)?, given.map_err(undefined)?);
+        let asked: [BTreeSet<usize>; 2] = [divisors.map(|(_, tensor)| *tensor).collect(), left];
+        let ask = Ask { numbers: asked.each_ref(), outputs: false, ..ask };
+        let [known, given] = self
+            .ask_both(&weights, ask)?
+            .map(|answer| answer.values.into_values().flatten().map(|x| x.p).collect::<HashSet<u64>>());
         if given.is_subset(&known) {
             Ok(())
         } else {
@@ -378,92 +359,76 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// The logarithm to base 2 of the chance that programs that differ have passed so many rounds, and the number of exponents.
-    fn bound(
-        &self,
-        way: usize,
-        ways: &[Result<usize, String>],
-        seen: &Seen,
-        rounds: usize,
-    ) -> Option<(f64, usize)> {
-        let own = *ways[way].as_ref().ok()?;
-        let (a, b) = (self.atoms[0][way].as_ref()?, self.atoms[1][way].as_ref()?);
-        let denominator = common(a.denominator, b.denominator)? as f64;
-        let sizes =
-            [a, b].map(|atoms| atoms.sizes.iter().map(|size| size * denominator).collect::<Vec<f64>>());
-        let degrees = [0, 1].map(|at| fractions(&self.small[at], &sizes[at]));
+    /// How many elements of a tensor an element of an output depends on, at most.
+    fn elements(&self, at: usize, tensor: usize) -> f64 {
+        let extents = self.small[at].nodes[tensor].shape.iter().zip(self.is_single(at, tensor));
+        extents.filter(|(_, is_single)| !is_single).map(|(extent, _)| extent.len as f64).product()
+    }
+
+    /// The logarithm to base 2 of the chance that programs that differ have passed so many rounds.
+    fn bound(&self, atoms: &[Atoms; 2], seen: &Seen, rounds: usize) -> Option<f64> {
+        let denominator = common(atoms[0].denominator, atoms[1].denominator)? as f64;
+        let degrees = [0, 1].map(|at| {
+            let sizes: Vec<f64> = atoms[at].sizes.iter().map(|size| size * denominator).collect();
+            fractions(&self.small[at], &sizes)
+        });
         let mut difference = Polynomial::default();
         for (_, ids) in &self.outputs {
             difference = difference.max(degrees[0][ids[0]].difference(degrees[1][ids[1]]));
         }
-        // Differences of two atoms, of two arguments of hashes for one element of an output, of two divisors.
-        let [mut atom, mut argument, mut condition] = [Polynomial::default(); 3];
+        // Differences of two arguments of hashes for one element of an output, of two divisors.
+        let [mut argument, mut condition] = [Polynomial::default(); 2];
         let mut arguments = 0.0;
-        for (at, atoms) in [a, b].into_iter().enumerate() {
-            let program = &self.small[at];
+        for (at, atoms) in atoms.iter().enumerate() {
             let widen = |all: &mut Polynomial, tensor: usize| {
                 *all = all.max(degrees[at][tensor].difference(degrees[at][tensor]))
             };
-            let needs = needs(program, &atoms.tensors, self.outputs.iter().map(|(_, ids)| &ids[at]));
-            atoms.tensors.iter().for_each(|&tensor| widen(&mut atom, tensor));
             self.conditions[at].iter().for_each(|&(_, tensor)| widen(&mut condition, tensor));
             // Weights of masked numbers are compared as arguments of hashes are.
-            let masked = (0..program.nodes.len()).filter(|&tensor| degrees[at][tensor].weight > 0.0);
-            for tensor in hashed(program, &needs).into_iter().chain(masked) {
+            let masked = (0..degrees[at].len()).filter(|&tensor| degrees[at][tensor].weight > 0.0);
+            for tensor in hashed(&self.small[at], atoms).into_iter().chain(masked) {
                 widen(&mut argument, tensor);
-                let extents = program.nodes[tensor].shape.iter().zip(self.is_single(at, tensor));
-                let count = extents.filter(|(_, is_single)| !is_single).map(|(extent, _)| extent.len as f64);
                 // A set of which the largest is taken is hashed, too.
-                arguments += 2.0 * count.product::<f64>();
+                arguments += 2.0 * self.elements(at, tensor);
             }
         }
         let vanishes = |height: f64| height / 61.0 * f64::powi(2.0, -50);
         let chance = |count: f64, polynomial: Polynomial| {
             count * ((1.0 + polynomial.degree()) * RESIDUE + vanishes(polynomial.height))
         };
-        // The atoms of one tensor are one function of arguments that are alike.
-        let tensors = (a.tensors.len() + b.tensors.len()) as f64;
-        let of_atoms = |count: f64| {
-            count * atom.degree() * RESIDUE + tensors.powi(2) * 4.0 * vanishes(2.0 * atom.height)
-        };
-        let single = difference.numbers * RESIDUE
-            + difference.exponentials * atom.degree() * RESIDUE
-            + vanishes(difference.height)
-            + chance(arguments.powi(2), argument)
-            + of_atoms(2.0 * own as f64);
+        let single = chance(1.0, difference) + chance(arguments * arguments, argument);
         // Inputs are drawn again where a divisor is zero, so that chances are relative to that of none.
         let defined = 1.0 - chance(MAX_ELEMENTS, condition);
         if defined < 0.5 {
-            return Some((0.0, own));
+            return Some(0.0);
         }
-        let rounds = rounds as f64;
-        let among =
-            |count: usize, chance: f64| (count as f64).log2().max(0.0) + rounds * (chance / defined).log2();
-        let all = [
-            among(1, single),
-            among(seen.atoms[way][1], of_atoms(seen.atoms[way][0] as f64)),
-            among(seen.conditions[1], chance(seen.conditions[0] as f64, condition)),
-        ];
-        let sum: f64 = all.iter().map(|log2| log2.exp2()).sum();
-        Some((sum.log2(), own))
+        let among = |count: usize, chance: f64| {
+            (count as f64).log2().max(0.0) + rounds as f64 * (chance / defined).log2()
+        };
+        let of_conditions = among(seen.conditions[1], chance(seen.conditions[0] as f64, condition));
+        Some((WAYS as f64 * (among(1, single).exp2() + of_conditions.exp2())).log2())
     }
 
     /// Compares the programs as they are, where that is cheap: a guard against a mistake in what is cut.
-    fn compare_whole(&self, key: Key, deadline: Instant) -> Result<Option<Verdict>, String> {
+    fn compare_whole(
+        &self,
+        atoms: &[Atoms; 2],
+        key: Key,
+        deadline: Instant,
+    ) -> Result<Option<Verdict>, String> {
         let costs = self.whole.map(cost);
         if costs[0].0 + costs[1].0 > UNCUT_WORK || costs[0].1.max(costs[1].1) > MAX_ELEMENTS {
             return Ok(None);
         }
         let round = Round::new(key.derived(u64::MAX), deadline);
         let none = BTreeSet::new();
-        let ask =
-            Ask { programs: self.whole, exponents: &none, numbers: &none, outputs: true, changed: None };
-        match (self.ask(0, &round, ask), self.ask(1, &round, ask)) {
-            (Ok(own), Ok(other)) => {
+        let ask = Ask { programs: self.whole, atoms: atoms.each_ref(), numbers: [&none; 2], outputs: true };
+        match self.ask_both(&round, ask) {
+            Ok([own, other]) => {
                 Ok(own.difference(&other).map(|at| self.differ(self.whole, key, deadline, at)))
             }
-            (Err(Stop::Undefined(_)), _) => Ok(None),
-            (a, b) => Err(format!("at full extents: {:?}, {:?}", a.err(), b.err())),
+            Err(Stop::Undefined(_)) => Ok(None),
+            Err(Stop::Unsupported(reason)) => Err(format!("at full extents: {reason}")),
         }
     }
 
@@ -550,24 +515,13 @@ fn elements<D: Domain>(
     elements
 }
 
-/// The candidate has no value where the program has one.
-fn undefined(stop: Stop) -> Stop {
-    match stop {
-        Stop::Undefined(reason) => {
-            Stop::Unsupported(format!("the candidate is not defined where the program is: {reason}"))
-        }
-        stop => stop,
-    }
-}
-
-/// What must be among the program's divisors, radicands or arguments of logarithms, so that the candidate is defined
+/// What must be among the program's divisors or radicands, so that the candidate is defined
 /// wherever the program is: what signs alone do not show.
 fn unsure(program: &Program, facts: &[Facts]) -> BTreeSet<(Condition, usize)> {
     let is_sure = |&(condition, tensor): &(Condition, usize)| match condition {
         // Factors are conditions of their own.
         Condition::Divisor => facts[tensor].is_positive || is_product(&program.nodes[tensor].op),
         Condition::Radicand => facts[tensor].is_nonnegative && facts[tensor].is_finite,
-        Condition::Logarithm => facts[tensor].is_positive,
     };
     conditions(program).into_iter().filter(|condition| !is_sure(condition)).collect()
 }

@@ -145,7 +145,7 @@ fn applied(scalar: &Scalar, args: &[Fraction], exponential: f64) -> Fraction {
             let power = |numbers: f64| Polynomial { numbers, exponentials: exponential, height: 0.0 };
             Fraction { numerator: power(x.weight), denominator: power(0.0), weight: 0.0 }
         }
-        (Scalar::Sqrt | Scalar::Log | Scalar::Erf, _) => Fraction::NUMBER,
+        (Scalar::Sqrt | Scalar::Erf, _) => Fraction::NUMBER,
         (Scalar::Largest | Scalar::Relu, _) => args.iter().fold(Fraction::NUMBER, |all, &arg| all.max(arg)),
         (_, args) => args.first().copied().unwrap_or_default(),
     }

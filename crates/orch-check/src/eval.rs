@@ -24,6 +24,10 @@ pub trait Domain {
     fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> Self::Value;
     /// A function of numbers.
     fn apply(&mut self, scalar: &Scalar, args: &[Self::Value]) -> Self::Value;
+    /// An element of the tensor at hand, of which this is the number.
+    fn element(&mut self, value: Self::Value) -> Self::Value {
+        value
+    }
 }
 
 /// A tensor: elements, where the first one is, and the distance between neighbours along each dimension.
@@ -37,12 +41,9 @@ pub struct Strided<V> {
 #[derive(Clone)]
 enum Elements<V> {
     Known(Arc<Vec<V>>),
-    /// Of an input that is large: made when they are read.
+    /// Of an input: made when they are read.
     Input(usize, bool),
 }
-
-/// Above that, elements of inputs are made when they are read.
-const MAX_KEPT: usize = 1 << 20;
 
 impl<V: Copy> Strided<V> {
     /// An element.
@@ -87,18 +88,16 @@ impl<V: Copy> Strided<V> {
         }
     }
 
-    /// All elements that are present, of those that are repeated one, and along dimensions of `single` the first.
+    /// All elements that are present; along dimensions of `single` the first.
     pub fn values<D: Domain<Value = V>>(&self, domain: &mut D, shape: &[Extent], single: &[bool]) -> Vec<V> {
         let mut values = Vec::new();
-        let lens = varying(shape, &[self]).into_iter().zip(single);
-        each_index(
-            &lens.map(|(len, is_single)| if *is_single { 1 } else { len }).collect::<Vec<_>>(),
-            |index| {
-                if is_present(shape, index) {
-                    values.push(self.get(domain, index));
-                }
-            },
-        );
+        let lens =
+            shape.iter().zip(single).map(|(extent, is_single)| if *is_single { 1 } else { extent.len });
+        each_index(&lens.collect::<Vec<_>>(), |index| {
+            if is_present(shape, index) {
+                values.push(self.get(domain, index));
+            }
+        });
         values
     }
 }
@@ -127,23 +126,12 @@ pub fn each_index(lens: &[usize], mut visit: impl FnMut(&[usize])) {
     }
 }
 
-/// The extents along which a result has different elements: where an operand has, or any may be absent.
-fn varying<V>(shape: &[Extent], args: &[&Strided<V>]) -> Vec<usize> {
-    let is_ragged = shape.iter().any(|extent| extent.ragged.is_some());
-    let varies = |dim: usize| is_ragged || args.iter().any(|arg| arg.steps[dim] > 0);
-    (0..shape.len()).map(|dim| if varies(dim) { shape[dim].len } else { 1 }).collect()
-}
-
 /// A tensor of what a function gives for each index.
-fn built<V: Copy>(
-    shape: &[Extent],
-    stored: &[usize],
-    absent: V,
-    mut f: impl FnMut(&[usize]) -> V,
-) -> Strided<V> {
-    let mut elements = Vec::with_capacity(stored.iter().product());
-    each_index(stored, |index| elements.push(if is_present(shape, index) { f(index) } else { absent }));
-    Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(stored) }
+fn built<V: Copy>(shape: &[Extent], absent: V, mut f: impl FnMut(&[usize]) -> V) -> Strided<V> {
+    let lens = lens(shape);
+    let mut elements = Vec::with_capacity(lens.iter().product());
+    each_index(&lens, |index| elements.push(if is_present(shape, index) { f(index) } else { absent }));
+    Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(&lens) }
 }
 
 /// The values of all tensors that are wanted.
@@ -185,13 +173,8 @@ fn value<D: Domain>(
     let own = lens(shape);
     // Elements of operands at other places: `place` gives the index there, and the operand.
     let moved = |domain: &mut D, place: &dyn Fn(&[usize], &mut Vec<usize>) -> usize| {
-        let stored = if args.iter().all(|arg| arg.steps.iter().all(|&step| step == 0)) && args.len() == 1 {
-            vec![1; shape.len()]
-        } else {
-            own.clone()
-        };
         let mut from = Vec::new();
-        built(shape, &stored, zero, |index| {
+        built(shape, zero, |index| {
             from.clear();
             from.extend_from_slice(index);
             let arg = place(index, &mut from);
@@ -204,38 +187,34 @@ fn value<D: Domain>(
         Strided { elements: args[0].elements.clone(), first: args[0].first + skipped, steps }
     };
     Ok(match &node.op {
+        // Made when they are read.
         Op::Input { is_mask, .. } => {
-            let input = Strided { elements: Elements::Input(at, *is_mask), first: 0, steps: steps(&own) };
-            if own.iter().product::<usize>() > MAX_KEPT {
-                input
-            } else {
-                built(shape, &own, zero, |index| input.get(domain, index))
-            }
+            Strided { elements: Elements::Input(at, *is_mask), first: 0, steps: steps(&own) }
         }
-        Op::Causal { offset, .. } => built(shape, &own, zero, |index| {
+        Op::Causal { offset, .. } => built(shape, zero, |index| {
             let [.., row, column] = *index else { return zero };
             if column as i128 <= row as i128 + i128::from(*offset) { one } else { zero }
         }),
         Op::Below { dim, limit, .. } => {
-            built(shape, &own, zero, |index| if index[*dim] < *limit { one } else { zero })
+            built(shape, zero, |index| if index[*dim] < *limit { one } else { zero })
         }
         Op::Each(scalar) => {
             let mut items = Vec::new();
-            built(shape, &varying(shape, args), zero, |index| {
+            built(shape, zero, |index| {
                 items.clear();
                 items.extend(args.iter().map(|arg| arg.get(domain, index)));
-                domain.apply(scalar, &items)
+                let value = domain.apply(scalar, &items);
+                domain.element(value)
             })
         }
         Op::Reduce(scalar, dim) => {
             let (mut items, mut from) = (Vec::new(), Vec::new());
-            let mut stored = varying(shapes[0], args);
-            stored[*dim] = 1;
-            built(shape, &stored, zero, |index| {
+            built(shape, zero, |index| {
                 from.clear();
                 from.extend_from_slice(index);
                 args[0].line(domain, shapes[0], (&mut from, *dim), &mut items);
-                domain.apply(scalar, &items)
+                let value = domain.apply(scalar, &items);
+                domain.element(value)
             })
         }
         Op::Matmul => matmul(domain, at, (shape, zero), args, shapes)?,
@@ -302,13 +281,7 @@ fn matmul<D: Domain>(
     shapes: &[&[Extent]],
 ) -> Result<Strided<D::Value>, Stop> {
     let batch = shape.len() - 2;
-    let is_ragged = shape.iter().any(|extent| extent.ragged.is_some());
-    let varies = |dim: usize| match dim.checked_sub(batch) {
-        None => args.iter().any(|arg| arg.steps[dim] > 0),
-        Some(operand) => args[operand].steps[dim] > 0,
-    };
-    let stored: Vec<usize> =
-        (0..shape.len()).map(|dim| if is_ragged || varies(dim) { shape[dim].len } else { 1 }).collect();
+    let stored = lens(shape);
     let (m, n, k) = (stored[batch], stored[batch + 1], shapes[0][batch + 1].len);
     let mut elements = vec![zero; stored.iter().product()];
     let (mut column, mut products) = (Vec::new(), Vec::new());
@@ -326,7 +299,8 @@ fn matmul<D: Domain>(
             for (i, row) in rows.iter().enumerate() {
                 products.clear();
                 products.extend(row.iter().zip(&column).map(|(&a, &b)| domain.apply(&Scalar::Mul, &[a, b])));
-                elements[first + i * n + j] = domain.apply(&Scalar::Sum, &products);
+                let sum = domain.apply(&Scalar::Sum, &products);
+                elements[first + i * n + j] = domain.element(sum);
             }
         }
     }
@@ -347,14 +321,13 @@ pub fn cost(program: &Program) -> (f64, f64) {
                     own * k * 5.0 + shape(&program.nodes[node.args[1]]) * 30.0
                 }
                 Op::Each(Scalar::Exp | Scalar::Reciprocal) => 350.0 * largest,
-                Op::Each(Scalar::Largest | Scalar::Relu | Scalar::Sqrt | Scalar::Log | Scalar::Erf)
+                Op::Each(Scalar::Largest | Scalar::Relu | Scalar::Sqrt | Scalar::Erf)
                 | Op::Reduce(Scalar::Largest, _) => 200.0 * largest,
                 op if op.is_view() => 0.0,
-                Op::Input { .. } if own > MAX_KEPT as f64 => 0.0,
+                Op::Input { .. } => 0.0,
                 _ => 30.0 * largest,
             };
-        let is_made = node.op.is_view() || own > MAX_KEPT as f64 && matches!(node.op, Op::Input { .. });
-        held += if is_made { 0.0 } else { own };
+        held += if node.op.is_view() || matches!(node.op, Op::Input { .. }) { 0.0 } else { own };
         // Lines of operands are collected.
         let line = node.args.first().map_or(&[][..], |&arg| &program.nodes[arg].shape);
         held += match &node.op {

@@ -1,7 +1,7 @@
 //! Exponents as combinations of values, conditions for a program to be defined, and what has to be known of each tensor.
 //!
-//! There are three ways to see an exponent: as it is; as a sum of values with signs; as a sum of values with constant factors.
-//! The values are *atoms*. Sums of constants are multiples of one further atom, the number 1.
+//! There are three ways to see an exponent: as a sum of values with signs; as a sum of values with constant factors; as it is.
+//! The values are *atoms*. Sums of constants are multiples of one further atom, the number 1. Moved elements are what they were.
 
 use crate::program::{Op, Program, Ratio, Scalar};
 use crate::residue::Needs;
@@ -24,7 +24,7 @@ pub struct Atoms {
 }
 
 impl Atoms {
-    /// The atoms of a program seen in way 0, 1 or 2; `None` if there are too many.
+    /// The atoms of a program seen in one of the ways, by number; `None` if there are too many.
     pub fn new(program: &Program, way: usize) -> Option<Atoms> {
         let mut atoms =
             Atoms { tensors: BTreeSet::new(), sizes: vec![0.0; program.nodes.len()], denominator: 1 };
@@ -57,21 +57,20 @@ impl Atoms {
         let node = &program.nodes[at];
         let mut next = |atoms: &mut Atoms, arg: usize, factor| atoms.add(program, arg, way, factor, steps);
         match &node.op {
-            Op::Each(Scalar::Sum) if way > 0 => {
+            Op::Each(Scalar::Sum) if way < 2 => {
                 Some(next(self, node.args[0], (num, den))? + next(self, node.args[1], (num, den))?)
             }
-            Op::Each(Scalar::Guard | Scalar::Mask) if way > 0 => next(self, node.args[0], (num, den)),
-            Op::Concat(_) | Op::Reshape(_) | Op::Repeat { .. } | Op::Merge(_) if way > 0 => node
+            Op::Each(Scalar::Guard | Scalar::Mask) if way < 2 => next(self, node.args[0], (num, den)),
+            op if op.moves() => node
                 .args
                 .iter()
                 .try_fold(0.0, |most, &arg| Some(f64::max(most, next(self, arg, (num, den))?))),
-            op if op.is_view() && way > 0 => next(self, node.args[0], (num, den)),
-            Op::Each(Scalar::Offset(ratio)) if way > 0 => {
+            Op::Each(Scalar::Offset(ratio)) if way < 2 => {
                 let rest = next(self, node.args[0], (num, den))?;
                 Some(rest + self.part(times(ratio)?)?)
             }
             Op::Each(Scalar::Scale(ratio))
-                if way == 2 || way == 1 && *ratio == (Ratio { num: -1, den: 1 }) =>
+                if way == 1 || way == 0 && *ratio == (Ratio { num: -1, den: 1 }) =>
             {
                 next(self, node.args[0], times(ratio)?)
             }
@@ -105,8 +104,6 @@ pub enum Condition {
     Divisor,
     /// The operand of a root is not negative.
     Radicand,
-    /// The operand of a logarithm is positive.
-    Logarithm,
 }
 
 /// True of what is zero exactly where an operand is.
@@ -118,14 +115,13 @@ pub fn is_product(op: &Op) -> bool {
     }
 }
 
-/// The factors of divisors, and the operands of roots and logarithms.
+/// The factors of divisors, and the operands of roots.
 pub fn conditions(program: &Program) -> BTreeSet<(Condition, usize)> {
     let mut found = BTreeSet::new();
     for node in &program.nodes {
         let condition = match node.op {
             Op::Each(Scalar::Reciprocal) => Condition::Divisor,
             Op::Each(Scalar::Sqrt) => Condition::Radicand,
-            Op::Each(Scalar::Log) => Condition::Logarithm,
             _ => continue,
         };
         let mut open = vec![node.args[0]];
@@ -222,43 +218,40 @@ pub fn facts(program: &Program) -> Result<Vec<Facts>, String> {
     Ok(known)
 }
 
-/// The arguments of hashes: of roots and the like, of maxima, and exponentials that are part of exponents.
-pub fn hashed(program: &Program, needs: &[Needs]) -> BTreeSet<usize> {
-    let mut found = BTreeSet::new();
-    for (at, node) in program.nodes.iter().enumerate() {
-        match node.op {
-            Op::Each(Scalar::Exp) if needs[at].q => found.extend([at]),
-            Op::Each(Scalar::Sqrt | Scalar::Log | Scalar::Erf | Scalar::Largest | Scalar::Relu)
-            | Op::Reduce(Scalar::Largest, _) => {
-                found.extend(&node.args);
-            }
-            _ => {}
+/// The arguments of hashes: of roots and the like, of maxima, and atoms.
+pub fn hashed(program: &Program, atoms: &Atoms) -> BTreeSet<usize> {
+    let mut found = atoms.tensors.clone();
+    for node in &program.nodes {
+        if let Op::Each(Scalar::Sqrt | Scalar::Erf | Scalar::Largest | Scalar::Relu)
+        | Op::Reduce(Scalar::Largest, _) = node.op
+        {
+            found.extend(&node.args);
         }
     }
     found
 }
 
-/// What is needed of each tensor, where exponents of some are, and numbers of others.
+/// What is needed of each tensor, where numbers of some are.
 pub fn needs<'a>(
     program: &Program,
-    exponents: &BTreeSet<usize>,
+    atoms: &Atoms,
     numbers: impl IntoIterator<Item = &'a usize>,
 ) -> Vec<Needs> {
     let mut needs = vec![Needs::default(); program.nodes.len()];
-    exponents.iter().for_each(|&at| needs[at].q = true);
-    numbers.into_iter().for_each(|&at| needs[at].p = true);
+    numbers.into_iter().for_each(|&at| needs[at].number = true);
     for (at, node) in program.nodes.iter().enumerate().rev() {
-        let Needs { p, q } = needs[at];
+        needs[at].is_atom = needs[at].exponent && atoms.tensors.contains(&at);
+        let Needs { number, exponent, is_atom } = needs[at];
+        let (number, exponent) = (number || is_atom, exponent && !is_atom);
+        needs[at].number = number;
         for (position, &arg) in node.args.iter().enumerate() {
-            let (p, q) = match node.op {
-                Op::Each(Scalar::Exp) => (false, p || q),
-                Op::Each(Scalar::Sqrt | Scalar::Log | Scalar::Erf) => (p || q, false),
-                Op::Each(Scalar::Mask) if position == 1 => (p || q, false),
-                Op::Each(Scalar::Largest | Scalar::Relu) | Op::Reduce(Scalar::Largest, _) => (p || q, q),
-                _ => (p, q),
+            let (number, exponent) = match node.op {
+                Op::Each(Scalar::Exp) => (false, number),
+                Op::Each(Scalar::Mask) if position == 1 => (number || exponent, false),
+                _ => (number, exponent),
             };
-            needs[arg].p |= p;
-            needs[arg].q |= q;
+            needs[arg].number |= number;
+            needs[arg].exponent |= exponent;
         }
     }
     needs
@@ -309,7 +302,6 @@ mod tests {
             ("t2 = exp t0; t3 = mask t2, t1; t4 = max t3, t0", [YES, NO, NO, NO]),
             ("t2 = relu t0", [YES, YES, NO, NO]),
             ("t2 = sqrt t0", [YES, YES, NO, NO]),
-            ("t2 = log t0", [YES, NO, NO, NO]),
             ("t2 = square t0; t3 = reciprocal t2", [YES, YES, YES, NO]),
             ("t2 = reciprocal t0", [YES, NO, NO, NO]),
             ("t2 = exp t0; t3 = concat(1) t2, t1", [YES, YES, NO, YES]),

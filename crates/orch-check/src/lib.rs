@@ -4,11 +4,11 @@
 //!
 //! # What is shown
 //!
-//! **Statement.** For all real inputs, zeros and ones for masks, at which every division, root and logarithm of the program is
+//! **Statement.** For all real inputs, zeros and ones for masks, at which every division and root of the program is
 //! defined, those of the candidate are, and the outputs are equal. Rounding is not considered.
 //!
 //! **Values.** Over the reals a value is a term over inputs. [`text`] writes sigmoid, tanh, gelu and norms by `e^x`, `+`, `*`,
-//! `1 / x` and roots, and a kernel as operators on tensors with dimensions for its blocks and iterations. A *symbol* is a variable in place of a term that has no algebraic form: `sqrt t`, `log t`, `erf t`, the
+//! `1 / x` and roots, and a kernel as operators on tensors with dimensions for its blocks and iterations. A *symbol* is a variable in place of a term that has no algebraic form: `sqrt t`, `erf t`, the
 //! largest of a set of two or more different terms (nested maxima are one set; `relu x` is that of `{x, 0}`), the constant of
 //! gelu, a mask, and an exponential where it is part of an exponent. Equal terms have equal symbols. Then every value is a
 //! ratio of polynomials with integer coefficients in inputs, symbols and exponentials of atoms, below. If an equation holds
@@ -28,7 +28,7 @@
 //!
 //! **Lemma 2 (definedness, `check_defined`).** Each factor of a divisor of the candidate is positive by its sign, for all
 //! inputs ([`exponents`]), or has in every round the value of a divisor, or of a factor of one, of the program; likewise for
-//! radicands (not negative) and logarithms (positive). A divisor that is a sum of products of masks and exponentials, with positive
+//! radicands (not negative). A divisor that is a sum of products of masks and exponentials, with positive
 //! factors, is zero where all terms are masked. With all exponentials at one it has the value of such a divisor of the
 //! program, so that both are zero for the same masks.
 //!
@@ -74,7 +74,6 @@ mod degree;
 mod eval;
 mod exponents;
 mod field;
-mod independent;
 mod program;
 mod real;
 mod residue;

@@ -48,48 +48,18 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     let text = std::fs::read_to_string(file).map_err(failed)?;
     let [program, candidate] = programs(&text).map_err(|problem| format!("{file}: {problem}"))?;
     let verdict = check(&program, &candidate, *seed, MAX_TIME);
-    let (name, code) = match verdict {
-        Verdict::Proved(_) => ("proved", 0),
-        Verdict::Refuted(_) => ("refuted", 1),
-        Verdict::CannotSay(_) => ("cannot say", 2),
-    };
+    let (name, code) = verdict.name();
     if *json {
         let details = match &verdict {
-            Verdict::Proved(proof) => serde_json::json!({
-                "log2_bound": proof.log2_bound, "exponents": proof.exponents, "cut": proof.cut, "premise": proof.premise(),
-                "rounds": proof.rounds.iter().map(|(p, q)| serde_json::json!({"p": p, "q": q})).collect::<Vec<_>>(),
-            }),
-            Verdict::Refuted(witness) => serde_json::json!({
-                "output": witness.output, "element": witness.element, "shape": witness.shape,
-                "expected": witness.expected, "given": witness.given,
-            }),
-            Verdict::CannotSay(reason) => serde_json::json!({ "reason": reason }),
+            Verdict::Proved(proof) => serde_json::to_value(proof),
+            Verdict::Refuted(witness) => serde_json::to_value(witness),
+            Verdict::CannotSay(reason) => Ok(serde_json::json!({ "reason": reason })),
         };
-        println!(
-            "{:#}",
-            serde_json::json!({ "verdict": name, "seed": seed.to_string(), "details": details })
-        );
+        let details = details.map_err(|error| error.to_string())?;
+        let answer = serde_json::json!({ "verdict": name, "seed": seed.to_string(), "details": details });
+        println!("{answer:#}");
     } else {
-        println!("{name}");
-        match &verdict {
-            Verdict::Proved(proof) => {
-                println!(
-                    "programs that differ are called equal with a chance of at most 2^{:.0}",
-                    proof.log2_bound
-                );
-                for (p, q) in &proof.rounds {
-                    println!("round: p = {p}, q = {q}");
-                }
-                for (from, to) in &proof.cut {
-                    println!("an index of {from} that is treated alike was cut to {to}");
-                }
-                println!("independent exponents per output element: {}", proof.exponents);
-                proof.premise().iter().for_each(|premise| println!("premise: {premise}"));
-            }
-            Verdict::Refuted(witness) => println!("{witness}"),
-            Verdict::CannotSay(reason) => println!("{reason}"),
-        }
-        println!("seed: {seed}");
+        println!("{verdict}\nseed: {seed}");
     }
     Ok(ExitCode::from(code))
 }

@@ -21,7 +21,6 @@ pub enum Scalar {
     Exp,
     Square,
     Sqrt,
-    Log,
     Erf,
     Relu,
     /// `1 / x`
@@ -162,126 +161,182 @@ pub fn lens(shape: &[Extent]) -> Vec<usize> {
     shape.iter().map(|extent| extent.len).collect()
 }
 
-fn joint(a: &[Extent], b: &[Extent]) -> Option<Vec<Extent>> {
-    let one = Extent::new(1);
-    let extent = |(&a, &b): (&Extent, &Extent)| match (a, b) {
-        _ if a == b || b == one => Some(a),
-        _ if a == one => Some(b),
-        _ => None,
-    };
-    a.iter().zip(b).map(extent).collect::<Option<_>>().filter(|_| a.len() == b.len())
+/// A kernel, and an axis of its grid.
+pub type Axis = (usize, usize);
+
+/// Where a dimension of a result comes from. What operators do with indices is said here, and nowhere else.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Origin {
+    /// Element `i` is made of the elements `i` along dimensions of operands: their numbers, and the dimensions.
+    Same(Vec<(usize, usize)>),
+    /// All elements are equal.
+    Repeated(Extent),
+    /// Elements are anything else.
+    Other(Extent),
+    /// The blocks along an axis: the axis, the dimension that they have parts of.
+    Blocks(Axis, usize, Extent),
+    /// What the blocks along an axis have of a dimension.
+    Inner(Axis, usize, Extent),
+    /// What they have of a dimension of a tile, put together.
+    Whole(Axis, usize, Extent),
+}
+
+impl Origin {
+    /// The extent, if those of operands fit.
+    fn extent(&self, args: &[&[Extent]]) -> Option<Extent> {
+        let one = Extent::new(1);
+        match self {
+            Origin::Same(dims) => dims.iter().try_fold(one, |extent, &(arg, dim)| {
+                let other = *args[arg].get(dim)?;
+                let fits = extent == other || extent == one || other == one;
+                fits.then_some(if extent == one { other } else { extent })
+            }),
+            Origin::Repeated(extent) | Origin::Other(extent) => Some(*extent),
+            Origin::Blocks(.., extent) | Origin::Inner(.., extent) | Origin::Whole(.., extent) => {
+                Some(*extent)
+            }
+        }
+    }
 }
 
 impl Op {
-    /// The shape of the result, if there is one.
-    fn shape(&self, args: &[&[Extent]]) -> Option<Vec<Extent>> {
-        let plain = |shape: &[usize]| -> Vec<Extent> { shape.iter().map(|&len| Extent::new(len)).collect() };
-        // Along a dimension that is not the same everywhere nothing is moved.
-        let even = |arg: &[Extent], dim: usize| {
-            let is_even = arg.get(dim)?.ragged.is_none() && !arg.iter().any(|extent| extent.depends_on(dim));
-            is_even.then_some(arg[dim].len)
-        };
-        let with = |dim: usize, len: usize| {
-            let mut shape = args[0].to_vec();
-            shape[dim] = Extent::new(len);
-            shape
-        };
+    /// Where the dimensions of the result come from, if there is one.
+    pub fn origins(&self, args: &[&[Extent]]) -> Option<Vec<Origin>> {
         let count = match self {
             Op::Input { .. } | Op::Causal { .. } | Op::Below { .. } => 0,
             Op::Matmul | Op::Each(Scalar::Sum | Scalar::Mul | Scalar::Largest | Scalar::Mask) => 2,
             Op::Concat(_) => args.len().max(1),
             _ => 1,
         };
-        if args.len() != count {
+        let rank = args.first().map_or(0, |arg| arg.len());
+        if args.len() != count || *self != Op::Matmul && args.iter().any(|arg| arg.len() != rank) {
             return None;
         }
-        Some(match self {
-            Op::Input { shape, .. } => plain(shape),
-            Op::Causal { shape, .. } => Some(plain(shape)).filter(|shape| shape.len() > 1)?,
-            Op::Below { shape, dim, .. } => shape.get(*dim).map(|_| plain(shape))?,
-            Op::Each(_) => args[1..].iter().try_fold(args[0].to_vec(), |shape, arg| joint(&shape, arg))?,
+        let same = |dim: usize| Origin::Same((0..count).map(|arg| (arg, dim)).collect());
+        let given = |shape: &[usize], make: fn(Extent) -> Origin| -> Vec<Origin> {
+            shape.iter().map(|&len| make(Extent::new(len))).collect()
+        };
+        // All as in operands, but for one dimension.
+        let but = |dim: usize, origin: Origin| -> Option<Vec<Origin>> {
+            let mut all: Vec<Origin> = (0..rank).map(same).collect();
+            *all.get_mut(dim)? = origin;
+            Some(all)
+        };
+        // Along a dimension that is not the same everywhere nothing is moved.
+        let even = |arg: &[Extent], dim: usize| {
+            let is_even = arg.get(dim)?.ragged.is_none() && !arg.iter().any(|extent| extent.depends_on(dim));
+            is_even.then_some(arg[dim].len)
+        };
+        let other = |len: usize| Origin::Other(Extent::new(len));
+        match self {
+            Op::Input { shape, .. } => Some(given(shape, Origin::Repeated)),
+            Op::Causal { shape, .. } | Op::Below { shape, .. } => {
+                let mut all = given(shape, Origin::Repeated);
+                let counted = match self {
+                    Op::Below { dim, .. } => *dim..dim.checked_add(1)?,
+                    _ => shape.len().checked_sub(2)?..shape.len(),
+                };
+                all.get_mut(counted.clone())?
+                    .iter_mut()
+                    .zip(counted)
+                    .for_each(|(own, at)| *own = other(shape[at]));
+                Some(all)
+            }
+            Op::Each(_) => Some((0..rank).map(same).collect()),
             Op::Reduce(_, dim) => {
-                args[0].get(*dim).filter(|_| !args[0].iter().any(|extent| extent.depends_on(*dim)))?;
-                with(*dim, 1)
+                let is_same = !args[0].iter().any(|extent| extent.depends_on(*dim));
+                but(*dim, Origin::Repeated(Extent::new(1))).filter(|_| is_same)
             }
             Op::Matmul => {
-                let ([lhs @ .., m, k], [rhs @ .., rows, n]) = (args[0], args[1]) else { return None };
-                [joint(lhs, rhs).filter(|_| k == rows)?, vec![*m, *n]].concat()
+                let ([lhs @ .., _, k], [rhs @ .., rows, _]) = (args[0], args[1]) else { return None };
+                let batch = lhs.len();
+                let mut all: Vec<Origin> = (0..batch).map(same).collect();
+                all.extend([Origin::Same(vec![(0, batch)]), Origin::Same(vec![(1, batch + 1)])]);
+                Some(all).filter(|_| batch == rhs.len() && k == rows)
             }
             Op::Transpose(order) => {
                 let mut sorted = order.clone();
                 sorted.sort_unstable();
-                order
-                    .iter()
-                    .map(|&dim| args[0].get(dim).copied())
-                    .collect::<Option<Vec<_>>>()
-                    .filter(|_| sorted.into_iter().eq(0..args[0].len()))?
+                sorted.into_iter().eq(0..rank).then(|| order.iter().map(|&dim| same(dim)).collect())
             }
             Op::Reshape(shape) => {
-                Some(plain(shape)).filter(|shape| elems(shape).is_some() && elems(shape) == elems(args[0]))?
+                let all = given(shape, Origin::Other);
+                let own: Vec<Extent> = shape.iter().map(|&len| Extent::new(len)).collect();
+                Some(all).filter(|_| elems(&own).is_some() && elems(&own) == elems(args[0]))
             }
             Op::Broadcast(shape) => {
                 // What is absent stays absent.
-                let mut wide = plain(shape);
-                wide.iter_mut().zip(args[0]).for_each(|(wide, own)| wide.ragged = own.ragged);
-                joint(&wide, args[0]).filter(|shape| *shape == wide)?
+                let origin = |(dim, &len): (usize, &usize)| match args[0][dim].len {
+                    own if own == len => Some(same(dim)),
+                    1 => Some(Origin::Repeated(Extent::new(len))),
+                    _ => None,
+                };
+                let all: Option<Vec<Origin>> = shape.iter().enumerate().take(rank).map(origin).collect();
+                all.filter(|_| shape.len() == rank)
             }
             Op::Slice { dim, start, len } => {
-                start
-                    .checked_add(*len)
-                    .filter(|&end| even(args[0], *dim).is_some_and(|extent| end <= extent))?;
-                with(*dim, *len)
+                let end = start.checked_add(*len)?;
+                but(*dim, other(*len)).filter(|_| even(args[0], *dim).is_some_and(|extent| end <= extent))
             }
-            Op::Repeat { dim, times } => with(*dim, even(args[0], *dim)?.checked_mul(*times)?),
+            Op::Repeat { dim, times } => but(*dim, other(even(args[0], *dim)?.checked_mul(*times)?)),
             Op::Concat(dim) => {
                 let total = args.iter().try_fold(0usize, |sum, arg| sum.checked_add(even(arg, *dim)?))?;
-                let fits = |arg: &&[Extent]| {
-                    arg.len() == args[0].len()
-                        && (0..arg.len()).all(|at| at == *dim || arg[at] == args[0][at])
-                };
-                if args.iter().all(fits) { with(*dim, total) } else { return None }
+                but(*dim, other(total))
             }
-            Op::Split { tiling: Tiling { blocks, dims, .. }, along, iterations } => {
-                let rank = blocks.len();
-                let mut shape: Vec<Extent> = dims
-                    .iter()
-                    .zip(blocks)
-                    .map(|(dim, &blocks)| Extent::new(dim.map_or(1, |_| blocks)))
-                    .collect();
-                shape.push(Extent::new(along.map_or(1, |_| *iterations)));
+            Op::Split { tiling: Tiling { kernel, blocks, dims }, along, iterations } => {
+                let once = Origin::Repeated(Extent::new(1));
+                let axis = |(axis, &blocks): (usize, &usize)| match dims[axis] {
+                    Some(dim) if blocks > 1 => Origin::Blocks((*kernel, axis), dim, Extent::new(blocks)),
+                    _ => once.clone(),
+                };
+                let mut all: Vec<Origin> = blocks.iter().enumerate().map(axis).collect();
+                let along = along.filter(|_| *iterations > 1);
+                all.push(if along.is_some() { other(*iterations) } else { once.clone() });
                 for (dim, extent) in args[0].iter().enumerate() {
                     let axis = dims.iter().position(|cut| *cut == Some(dim));
                     let blocks = axis.map_or((1, 0), |axis| (blocks[axis], axis));
-                    let iterations = if *along == Some(dim) { (*iterations, rank) } else { (1, rank) };
+                    let is_looped = along == Some(dim);
+                    let iterations = (if is_looped { *iterations } else { 1 }, dims.len());
                     let part = extent.len.div_ceil(blocks.0);
                     let len = part.div_ceil(iterations.0);
                     let is_even =
                         (part.checked_mul(blocks.0)?, len.checked_mul(iterations.0)?) == (extent.len, part);
-                    shape.push(Extent {
-                        len,
-                        ragged: (!is_even).then_some(Ragged { of: extent.len, blocks, iterations }),
+                    let ragged = (!is_even).then_some(Ragged { of: extent.len, blocks, iterations });
+                    all.push(match axis.filter(|_| blocks.0 > 1) {
+                        _ if is_looped => Origin::Other(Extent { len, ragged }),
+                        Some(axis) => Origin::Inner((*kernel, axis), dim, Extent { len, ragged }),
+                        None => same(dim),
                     });
                 }
-                shape
+                Some(all)
             }
-            Op::Merge(Tiling { blocks, dims, .. }) => {
-                let stored = args[0].get(blocks.len() + 1..)?.iter().enumerate();
-                stored
-                    .map(|(dim, extent)| {
-                        match (dims.iter().position(|cut| *cut == Some(dim)), extent.ragged) {
-                            (None, None) => Some(*extent),
-                            (Some(axis), None) => Some(Extent::new(extent.len.checked_mul(blocks[axis])?)),
-                            (Some(axis), Some(ragged))
-                                if ragged.iterations.0 == 1 && ragged.blocks == (blocks[axis], axis) =>
-                            {
-                                Some(Extent::new(ragged.of))
-                            }
-                            _ => None,
+            Op::Merge(Tiling { kernel, blocks, dims }) => {
+                let prefix = blocks.len() + 1;
+                let stored = args[0].get(prefix..)?.iter().enumerate();
+                let origin = |(at, extent): (usize, &Extent)| {
+                    let axis = dims.iter().position(|cut| *cut == Some(at));
+                    match (axis.filter(|&axis| blocks[axis] > 1), extent.ragged) {
+                        (None, None) => Some(same(prefix + at)),
+                        (Some(axis), None) => {
+                            let whole = Extent::new(extent.len.checked_mul(blocks[axis])?);
+                            Some(Origin::Whole((*kernel, axis), prefix + at, whole))
                         }
-                    })
-                    .collect::<Option<_>>()?
+                        (Some(axis), Some(ragged))
+                            if ragged.iterations.0 == 1 && ragged.blocks == (blocks[axis], axis) =>
+                        {
+                            Some(Origin::Whole((*kernel, axis), prefix + at, Extent::new(ragged.of)))
+                        }
+                        _ => None,
+                    }
+                };
+                stored.map(origin).collect()
             }
-        })
+        }
+    }
+
+    /// True if elements of the result are elements of operands.
+    pub fn moves(&self) -> bool {
+        self.is_view() || matches!(self, Op::Concat(_) | Op::Reshape(_) | Op::Repeat { .. } | Op::Merge(_))
     }
 
     /// True if the result is a part of an operand, with other steps between elements.
@@ -299,6 +354,8 @@ pub struct Node {
     pub args: Vec<usize>,
     /// The shape of the tensor.
     pub shape: Vec<Extent>,
+    /// Where each of its dimensions comes from.
+    pub origins: Vec<Origin>,
 }
 
 /// A program.
@@ -322,14 +379,15 @@ impl Program {
         let wrong = || {
             format!("{op:?} does not suit {:?}", shapes.iter().map(|shape| lens(shape)).collect::<Vec<_>>())
         };
-        let shape =
-            op.shape(&shapes).filter(|shape| shape.iter().all(|extent| extent.len > 0)).ok_or_else(wrong)?;
+        let origins = op.origins(&shapes).ok_or_else(wrong)?;
+        let shape: Option<Vec<Extent>> = origins.iter().map(|origin| origin.extent(&shapes)).collect();
+        let shape = shape.filter(|shape| shape.iter().all(|extent| extent.len > 0)).ok_or_else(wrong)?;
         if self.nodes.len() >= MAX_NODES || shape.len() > MAX_RANK {
             return Err(format!(
                 "more than {MAX_NODES} tensors, or {MAX_RANK} dimensions with those of grid and loop"
             ));
         }
-        self.nodes.push(Node { op, args: args.to_vec(), shape });
+        self.nodes.push(Node { op, args: args.to_vec(), shape, origins });
         Ok(self.nodes.len() - 1)
     }
 

@@ -36,7 +36,6 @@ impl Domain for Floats<'_> {
             (Scalar::Exp, &[x]) => x.exp(),
             (Scalar::Square, &[x]) => x * x,
             (Scalar::Sqrt, &[x]) => x.sqrt(),
-            (Scalar::Log, &[x]) => x.ln(),
             (Scalar::Erf, &[x]) => erf(x),
             (Scalar::Relu, &[x]) => x.max(0.0),
             (Scalar::Reciprocal, &[x]) => 1.0 / x,

@@ -1,13 +1,14 @@
 //! Values as residues: a number modulo `p`, an exponent modulo `q`, with `e^x` the power `w^x` of an element of order `q`.
 //!
-//! What has no algebraic form is a keyed hash of its argument: a root, a logarithm, an error function, the largest of a
-//! set of several numbers (whatever the order in which they are compared), and the exponent that an exponential would be.
-//! A masked element is a number with a weight, zero for minus infinity; its exponential is the weight times the power.
+//! What has no algebraic form is a keyed hash of its argument: a root, an error function, the largest of a set of several numbers
+//! (whatever the order in which they are compared), and, as an exponent, an atom. So exponentials of different atoms are
+//! independent, and those of sums of atoms are products. A masked element is a number with a weight, zero for minus
+//! infinity; its exponential is the weight times the power.
 
 use crate::eval::{Domain, Stop};
 use crate::field::{Field, Key, primes};
 use crate::program::{Ratio, Scalar};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,13 +23,15 @@ pub struct Residue {
     pub weight: u64,
 }
 
-/// What is needed of a tensor: numbers, exponents.
+/// What is needed of a tensor.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Needs {
     /// Its numbers.
-    pub p: bool,
+    pub number: bool,
     /// Its exponents.
-    pub q: bool,
+    pub exponent: bool,
+    /// Set if exponents are hashes of its numbers.
+    pub is_atom: bool,
 }
 
 /// The primes and keys of one round, and what a program made of them.
@@ -42,16 +45,10 @@ pub struct Round {
     pub base: u64,
     inputs: Key,
     hashes: Key,
-    gelu: Residue,
+    gelu: u64,
     /// Sets of numbers by the number that stands for the largest.
     sets: HashMap<u64, Arc<[u64]>>,
     members: usize,
-    /// The exponents of largest numbers, which are independent of all others.
-    pub symbols: HashSet<u64>,
-    /// Where the exponents of arguments were hashed first.
-    arguments: HashMap<(u64, u64), usize>,
-    /// Tensors whose exponents are hashes of arguments that were hashed elsewhere too, or twice.
-    pub shared: HashSet<usize>,
     /// Set if the largest of masked numbers was taken, which was one that the masks leave.
     pub assumes_left: bool,
     /// When to give up.
@@ -69,8 +66,7 @@ impl Round {
             p.mul(root, root)
         };
         let base = (0..).map(square).find(|&square| square != 0 && square != p.one).unwrap_or(p.one);
-        let (a, b) = hashes.pair(0, 2);
-        let gelu = Residue { p: below(a, p), q: below(b, q), weight: p.one };
+        let gelu = below(hashes.pair(0, 2).0, p);
         Round {
             p,
             q,
@@ -80,9 +76,6 @@ impl Round {
             gelu,
             sets: HashMap::new(),
             members: 0,
-            symbols: HashSet::new(),
-            arguments: HashMap::new(),
-            shared: HashSet::new(),
             assumes_left: false,
             deadline,
         }
@@ -96,12 +89,7 @@ pub struct Residues<'a> {
     needs: &'a [Needs],
     /// At an input its number.
     inputs: &'a [u64],
-    /// An input or symbol that has other exponents than it had.
-    changed: Option<usize>,
-    tensor: usize,
     now: Needs,
-    /// The last numbers that were made for inputs, and what they were made of.
-    made: [((u64, u64), (u64, u64)); 2],
     constant: (Ratio, Residue),
     stop: Option<Stop>,
 }
@@ -111,54 +99,27 @@ const MAX_MEMBERS: usize = 1 << 24;
 
 impl<'a> Residues<'a> {
     /// A program.
-    pub fn new(
-        round: &'a mut Round,
-        needs: &'a [Needs],
-        inputs: &'a [u64],
-        changed: Option<usize>,
-    ) -> Residues<'a> {
+    pub fn new(round: &'a mut Round, needs: &'a [Needs], inputs: &'a [u64]) -> Residues<'a> {
         let constant = (Ratio { num: 0, den: 1 }, Residue { p: 0, q: 0, weight: round.p.one });
-        let made = [((u64::MAX, 0), (0, 0)); 2];
-        Residues {
-            round,
-            needs,
-            inputs,
-            changed,
-            tensor: 0,
-            now: Needs::default(),
-            made,
-            constant,
-            stop: None,
-        }
+        Residues { round, needs, inputs, now: Needs::default(), constant, stop: None }
     }
 
     fn number(&self, p: u64, q: u64) -> Residue {
         Residue { p, q, weight: self.round.p.one }
     }
 
-    /// An independent value for an argument.
-    fn symbol(&mut self, salt: u64, x: u64) -> Residue {
-        if self.now.q
-            && let Some(first) = self.round.arguments.insert((salt, x), self.tensor)
-        {
-            self.round.shared.extend([first, self.tensor]);
-        }
-        let (a, mut b) = self.round.hashes.pair(x, salt);
-        if self.changed == Some(self.tensor) {
-            b = self.round.hashes.pair(x, !salt).1;
-        }
-        self.number(below(a, self.round.p), below(b, self.round.q))
+    /// An independent number for an argument.
+    fn symbol(&self, salt: u64, x: u64) -> Residue {
+        self.number(below(self.round.hashes.pair(x, salt).0, self.round.p), 0)
     }
 
-    /// A pseudo-random number for an element of an input. Neighbours are made together.
+    /// An element of a tensor, as an exponent too.
     #[inline(always)]
-    fn word(&mut self, slot: usize, salt: u64, at: usize) -> u64 {
-        let pair = (at as u64 >> 1, salt);
-        if self.made[slot].0 != pair {
-            self.made[slot] = (pair, self.round.inputs.pair(pair.0, pair.1));
+    fn with_exponent(&self, x: Residue, needs: Needs) -> Residue {
+        match needs.is_atom {
+            true => Residue { q: below(self.round.hashes.pair(x.p, 6).0, self.round.q), ..x },
+            false => x,
         }
-        let (even, odd) = self.made[slot].1;
-        if at.is_multiple_of(2) { even } else { odd }
     }
 
     fn stop(&mut self, stop: Stop) {
@@ -168,11 +129,7 @@ impl<'a> Residues<'a> {
     /// `a b`
     #[inline(always)]
     fn product(&self, a: Residue, b: Residue) -> Residue {
-        let (p, q) = (&self.round.p, &self.round.q);
-        self.number(
-            if self.now.p { p.mul(a.p, b.p) } else { 0 },
-            if self.now.q { q.mul(a.q, b.q) } else { 0 },
-        )
+        self.number(self.round.p.mul(a.p, b.p), 0)
     }
 
     #[inline(always)]
@@ -191,12 +148,11 @@ impl<'a> Residues<'a> {
     }
 
     fn inverse(&mut self, x: Residue) -> Residue {
-        let p = if self.now.p { self.round.p.inverse(x.p) } else { Some(0) };
-        let q = if self.now.q { self.round.q.inverse(x.q) } else { Some(0) };
-        if p.is_none() || q.is_none() {
+        let inverse = self.round.p.inverse(x.p);
+        if inverse.is_none() {
             self.stop(Stop::Undefined("a divisor is zero".into()));
         }
-        self.number(p.unwrap_or(0), q.unwrap_or(0))
+        self.number(inverse.unwrap_or(0), 0)
     }
 
     fn constant(&mut self, ratio: Ratio) -> Residue {
@@ -236,7 +192,6 @@ impl<'a> Residues<'a> {
         }
         let hash = members.iter().fold(members.len() as u64, |hash, &x| self.round.hashes.pair(x, hash).0);
         let symbol = self.symbol(5, hash);
-        self.round.symbols.insert(canonical(self.round.q, symbol.q));
         if !self.round.sets.contains_key(&symbol.p) {
             self.round.members += members.len();
             self.round.sets.insert(symbol.p, members.into());
@@ -262,7 +217,7 @@ impl Domain for Residues<'_> {
     type Value = Residue;
 
     fn enter(&mut self, tensor: usize) -> Result<(), Stop> {
-        (self.now, self.tensor) = (self.needs[tensor], tensor);
+        self.now = self.needs[tensor];
         if Instant::now() > self.round.deadline {
             self.stop(Stop::Unsupported("more than the time that there is".into()));
         }
@@ -272,12 +227,12 @@ impl Domain for Residues<'_> {
     /// A mask is any number, so that what is shown holds for zeros and ones.
     #[inline(always)]
     fn input(&mut self, tensor: usize, _is_mask: bool, at: usize) -> Residue {
-        let Needs { p, q } = self.needs[tensor];
-        let salt = self.inputs[tensor] << 2;
-        let p = if p { below(self.word(0, salt, at), self.round.p) } else { 0 };
-        let changed = u64::from(self.changed == Some(tensor));
-        let q = if q { below(self.word(1, salt | 2 | changed, at), self.round.q) } else { 0 };
-        self.number(p, q)
+        let word = self.round.inputs.pair(at as u64, self.inputs[tensor]).0;
+        self.with_exponent(self.number(below(word, self.round.p), 0), self.needs[tensor])
+    }
+
+    fn element(&mut self, value: Residue) -> Residue {
+        self.with_exponent(value, self.now)
     }
 
     #[inline(always)]
@@ -304,19 +259,18 @@ impl Domain for Residues<'_> {
             (Scalar::Exp, &[x]) => {
                 let power = self.round.p.pow(self.round.base, self.round.q.integer(x.q));
                 let power = if x.weight == 0 { 0 } else { self.round.p.mul(x.weight, power) };
-                let exponent = if self.now.q { self.symbol(1, power).q } else { 0 };
-                self.number(power, exponent)
+                self.number(power, 0)
             }
             (Scalar::Square, &[x]) => self.product(x, x),
             (Scalar::Sqrt, &[x]) => self.symbol(2, x.p),
-            (Scalar::Log, &[x]) => self.symbol(3, x.p),
             (Scalar::Erf, &[x]) => self.symbol(4, x.p),
             (Scalar::Relu, &[x]) => self.largest(&[x, self.number(0, 0)]),
             (Scalar::Reciprocal, &[x]) => self.inverse(x),
-            (Scalar::GeluFactor, &[x]) => self.product(x, self.round.gelu),
+            (Scalar::GeluFactor, &[x]) => self.product(x, self.number(self.round.gelu, 0)),
             (Scalar::Scale(ratio), &[x]) => {
                 let factor = self.constant(*ratio);
-                Residue { weight: x.weight, ..self.product(x, factor) }
+                let (p, q) = (self.round.p.mul(x.p, factor.p), self.round.q.mul(x.q, factor.q));
+                Residue { p, q, weight: x.weight }
             }
             (Scalar::Offset(ratio), &[x]) => {
                 let term = self.constant(*ratio);

@@ -1,4 +1,5 @@
-//! Reads the text form of programs. Composite functions and kernels are written by fewer operators:
+//! Reads the text form of programs, a line at a time. Brackets and commas only separate words. Composite functions and kernels are
+//! written by fewer operators:
 //!
 //! - [`COMPOSITES`] says what functions are; `rotate`, and reductions that keep more than one element, are slices of their operand.
 //! - In a kernel all blocks and iterations are computed at once. What an iteration takes from the one before, a running maximum and
@@ -15,11 +16,10 @@ const MAX_BLOCKS: usize = 1 << 20;
 const MAX_ITERATIONS: usize = 1 << 16;
 
 /// Functions of numbers by their names.
-const SCALARS: [(&str, Scalar); 13] = [
+const SCALARS: [(&str, Scalar); 12] = [
     ("exp", Scalar::Exp),
     ("square", Scalar::Square),
     ("sqrt", Scalar::Sqrt),
-    ("log", Scalar::Log),
     ("erf", Scalar::Erf),
     ("relu", Scalar::Relu),
     ("guard", Scalar::Guard),
@@ -31,16 +31,20 @@ const SCALARS: [(&str, Scalar); 13] = [
     ("mask", Scalar::Mask),
 ];
 
-/// Name, number of operands, and what it is: operators with the numbers of operands, of which the first are those of the function
-/// and each further one is the result of the next operator. `$` is the parameter.
+/// Name, number of operands, and what it is: operators on values, of which the first are operands of the function and each
+/// further one is the result of the next operator. `$` is the parameter.
 const COMPOSITES: [(&str, usize, &str); 7] = [
-    ("sub", 2, "scale(-1) 1; add 0 2"),
-    ("div", 2, "reciprocal 1; mul 0 2"),
-    ("sigmoid", 1, "scale(-1) 0; exp 1; offset(1) 2; reciprocal 3"),
-    ("silu", 1, "sigmoid 0; mul 0 1"),
-    ("tanh", 1, "scale(2) 0; sigmoid 1; scale(2) 2; offset(-1) 3"),
-    ("gelu", 1, "square 0; mul 0 1; scale(44715/1000000) 2; add 0 3; gelu_factor 4; sigmoid 5; mul 0 6"),
-    ("rms_norm", 1, "square 0; mean 1; offset($) 2; sqrt 3; div 0 4"),
+    ("sub", 2, "scale(-1) v1; add v0 v2"),
+    ("div", 2, "reciprocal v1; mul v0 v2"),
+    ("sigmoid", 1, "scale(-1) v0; exp v1; offset(1) v2; reciprocal v3"),
+    ("silu", 1, "sigmoid v0; mul v0 v1"),
+    ("tanh", 1, "scale(2) v0; sigmoid v1; scale(2) v2; offset(-1) v3"),
+    (
+        "gelu",
+        1,
+        "square v0; mul v0 v1; scale(44715/1000000) v2; add v0 v3; gelu_factor v4; sigmoid v5; mul v0 v6",
+    ),
+    ("rms_norm", 1, "square v0; mean v1; offset($) v2; sqrt v3; div v0 v4"),
 ];
 
 /// The programs of a text, one after the other.
@@ -51,153 +55,130 @@ pub fn parse(text: &str) -> Result<Vec<Program>, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("a text of {} bytes; at most {MAX_BYTES} are read", text.len()));
     }
-    let lines = text.lines().map(words).enumerate().filter(|(_, words)| *words != Ok(Vec::new()));
-    let mut reader = Reader { lines: lines.collect(), next: 0 };
-    let mut programs = Vec::new();
-    while reader.next < reader.lines.len() {
-        let program = reader.program();
-        programs.push(program.map_err(|problem| {
-            format!("line {}: {problem}", reader.lines[reader.next.clamp(1, reader.lines.len()) - 1].0 + 1)
-        })?);
+    let mut reader = Reader::default();
+    for (number, line) in text.lines().enumerate() {
+        let read = words(line).and_then(|words| if words.is_empty() { Ok(()) } else { reader.line(&words) });
+        read.map_err(|problem| format!("line {}: {problem}", number + 1))?;
     }
-    Ok(programs)
+    if reader.open.is_some() { Err("the text ends before }".into()) } else { Ok(reader.programs) }
 }
 
-/// The words of a line up to a comment. What stands in quotes, or in brackets after a word, is part of a word.
+/// The words of a line up to a comment; what stands in quotes is one.
 fn words(line: &str) -> Result<Vec<&str>, String> {
-    let (mut rest, mut words) = (line.split('#').next().unwrap_or("").trim(), Vec::new());
+    let is_separator = |c: char| c.is_whitespace() || "[](),".contains(c);
+    let (mut rest, mut words) =
+        (line.split('#').next().unwrap_or("").trim_start_matches(is_separator), Vec::new());
     while !rest.is_empty() {
-        let end = rest.find([' ', ',', '"', '[', '(']).unwrap_or(rest.len());
-        let (first, inner) = rest.split_at((end + 1).min(rest.len()));
-        let closing = match first.chars().last() {
-            Some('"') => inner.find('"').map(|at| at + 2),
-            Some('[') => inner.find(']').map(|at| at + 2),
-            Some('(') => inner.find(')').map(|at| at + 2),
-            _ => (end > 0).then_some(0),
+        let end = match rest.strip_prefix('"') {
+            Some(inner) => inner.find('"').ok_or("a quote is not closed")? + 2,
+            None => rest.find(|c| is_separator(c) || c == '"').unwrap_or(rest.len()),
         };
-        let end = end + closing.ok_or("something is not closed, or missing")?;
         words.push(&rest[..end]);
-        let next = rest[end..].trim_start();
-        rest = next.strip_prefix(',').unwrap_or(next).trim_start();
+        rest = rest[end..].trim_start_matches(is_separator);
     }
     Ok(words)
 }
 
-struct Reader<'a> {
-    /// The lines that are not empty, with their numbers.
-    lines: Vec<(usize, Result<Vec<&'a str>, String>)>,
-    next: usize,
+/// An operator, its parameters, and the values that it takes, which are called by a letter and a number.
+fn split<'a>(
+    definition: &'a [&'a str],
+    letter: char,
+    values: &[usize],
+) -> Result<(&'a str, &'a [&'a str], Vec<usize>), String> {
+    let (name, rest) = definition.split_first().ok_or("expected a definition")?;
+    let params = rest.iter().take_while(|word| !word.starts_with(letter)).count();
+    let operands = rest[params..].iter().map(|word| named(word, letter, values));
+    Ok((name, &rest[..params], operands.collect::<Result<_, _>>()?))
 }
 
-impl<'a> Reader<'a> {
-    fn line(&mut self) -> Result<Vec<&'a str>, String> {
-        self.next += 1;
-        self.lines.get(self.next - 1).ok_or("the text ends before }")?.1.clone()
+#[derive(Default)]
+struct Reader {
+    programs: Vec<Program>,
+    open: Option<Open>,
+}
+
+/// A program that is not complete.
+#[derive(Default)]
+struct Open {
+    program: Program,
+    tensors: Vec<usize>,
+    kernels: usize,
+    kernel: Option<Kernel>,
+}
+
+impl Reader {
+    fn line(&mut self, words: &[&str]) -> Result<(), String> {
+        match (&mut self.open, words) {
+            (None, ["mugraph", name, "{"]) => {
+                quoted(name)?;
+                self.open = Some(Open::default());
+            }
+            (None, _) => return Err("expected mugraph \"name\" {".into()),
+            (Some(Open { kernel: None, program, .. }), ["}"]) => {
+                if program.outputs.is_empty() {
+                    return Err("no output".into());
+                }
+                self.programs.push(std::mem::take(program));
+                self.open = None;
+            }
+            (Some(open), words) => open.line(words)?,
+        }
+        Ok(())
+    }
+}
+
+impl Open {
+    fn line(&mut self, words: &[&str]) -> Result<(), String> {
+        let program = &mut self.program;
+        if let Some(kernel) = &mut self.kernel {
+            if words != ["}"] {
+                return kernel.line(program, &self.tensors, words);
+            }
+            let (defined, stored) = (std::mem::take(&mut kernel.defined), std::mem::take(&mut kernel.stored));
+            self.kernel = None;
+            return self.define(&defined.iter().map(String::as_str).collect::<Vec<_>>(), &stored);
+        }
+        if let ["output", name, tensor] = words {
+            let name = quoted(name)?;
+            if program.outputs.iter().any(|(known, _)| *known == name) {
+                return Err(format!("a second output {name}"));
+            }
+            program.outputs.push((name, named(tensor, 't', &self.tensors)?));
+            return Ok(());
+        }
+        let at = words.iter().position(|word| *word == "=").ok_or("expected a definition")?;
+        let (defined, definition) = (&words[..at], &words[at + 1..]);
+        let tensor = match definition {
+            ["block", blocks @ .., "loop", iterations, "{"] => {
+                let defined = defined.iter().map(|&name| name.to_owned()).collect();
+                self.kernels += 1;
+                self.kernel =
+                    Some(Kernel::new(self.kernels, defined, numbers(blocks)?, number(iterations)?)?);
+                return Ok(());
+            }
+            [kind @ ("input" | "mask"), name, shape @ ..] if name.starts_with('"') => {
+                let (name, is_mask, shape) = (quoted(name)?, *kind == "mask", numbers(shape)?);
+                if program.inputs().any(|(_, known, ..)| known == name) {
+                    return Err(format!("a second input {name}"));
+                }
+                program.push(Op::Input { name, is_mask, shape }, &[])?
+            }
+            _ => {
+                let (name, params, args) = split(definition, 't', &self.tensors)?;
+                apply(program, (name, params), &args, 0)?
+            }
+        };
+        self.define(defined, &[tensor])
     }
 
-    fn program(&mut self) -> Result<Program, String> {
-        match self.line()?[..] {
-            ["mugraph", name, "{"] => _ = quoted(name)?,
-            _ => return Err("expected mugraph \"name\" {".into()),
-        }
-        let (mut program, mut names, mut kernels) = (Program::default(), Vec::new(), 0);
-        loop {
-            let line = self.line()?;
-            let (defined, definition) = match line[..] {
-                ["}"] if program.outputs.is_empty() => return Err("no output".into()),
-                ["}"] => return Ok(program),
-                ["output", name, tensor] => {
-                    let name = quoted(name)?;
-                    if program.outputs.iter().any(|(known, _)| *known == name) {
-                        return Err(format!("a second output {name}"));
-                    }
-                    program.outputs.push((name, named(tensor, 't', &names)?));
-                    continue;
-                }
-                _ => line.split_at(line.iter().position(|word| *word == "=").ok_or("expected a definition")?),
-            };
-            let first = names.len();
-            match definition[1..] {
-                ["block", grid, "loop", iterations, "{"] => {
-                    kernels += 1;
-                    let (blocks, iterations) = (numbers(grid)?, number(iterations)?);
-                    let kernel = KernelText { number: kernels, blocks, iterations, ..KernelText::default() };
-                    names.extend(self.kernel(&mut program, &names, kernel)?);
-                }
-                [kind @ ("input" | "mask"), name, shape] if name.starts_with('"') => {
-                    let (name, is_mask, shape) = (quoted(name)?, kind == "mask", numbers(shape)?);
-                    if program.inputs().any(|(_, known, ..)| known == name) {
-                        return Err(format!("a second input {name}"));
-                    }
-                    names.push(program.push(Op::Input { name, is_mask, shape }, &[])?);
-                }
-                [op, ref args @ ..] => {
-                    let args =
-                        args.iter().map(|arg| named(arg, 't', &names)).collect::<Result<Vec<_>, _>>()?;
-                    names.push(apply(&mut program, op, &args, 0)?);
-                }
-                [] => return Err("expected a definition".into()),
-            }
-            let expected: Vec<String> = (first..names.len()).map(|at| format!("t{at}")).collect();
-            if defined != expected {
-                return Err(format!("defines {}, expected {}", defined.join(", "), expected.join(", ")));
-            }
-        }
-    }
-
-    /// The tensors that a kernel stores.
-    fn kernel(
-        &mut self,
-        program: &mut Program,
-        tensors: &[usize],
-        mut kernel: KernelText,
-    ) -> Result<Vec<usize>, String> {
-        let blocks = kernel.blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
-        if !blocks.is_some_and(|blocks| (1..=MAX_BLOCKS).contains(&blocks))
-            || !(1..=3).contains(&kernel.blocks.len())
-            || !(1..=MAX_ITERATIONS).contains(&kernel.iterations)
-        {
-            return Err(format!("a grid of {:?} with a loop of {}", kernel.blocks, kernel.iterations));
-        }
-        let mut stored = Vec::new();
-        loop {
-            let line = self.line()?;
-            let [name, "=", ref definition @ ..] = line[..] else {
-                match line[..] {
-                    ["}"] => return Ok(stored),
-                    ["store", tile, dims] => stored.push(kernel.stored(program, tile, dims)?),
-                    _ => return Err("expected a definition or store".into()),
-                }
-                continue;
-            };
-            if name != format!("s{}", kernel.tiles.len()) {
-                return Err(format!("defines {name}, expected s{}", kernel.tiles.len()));
-            }
-            let tile = match *definition {
-                ["load", tensor, dims, along] => {
-                    let (tensor, along) = (named(tensor, 't', tensors)?, dim(along)?);
-                    let tiling = kernel.tiling(program.nodes[tensor].shape.len(), dims);
-                    let tiling = tiling
-                        .filter(|_| along.is_none_or(|dim| dim < program.nodes[tensor].shape.len()))
-                        .ok_or_else(|| format!("a load by {dims} may not stand in a block like this"))?;
-                    let stage = if along.is_some() { Stage::Loop } else { Stage::Fixed };
-                    let op = Op::Split { tiling, along, iterations: kernel.iterations };
-                    Tile { tensor: program.push(op, &[tensor])?, stage }
-                }
-                ["running_max", tile] => kernel.running_max(program, tile)?,
-                ["accumulate", how, ref of @ .., tile] => kernel.accumulated(program, how, of, tile)?,
-                [op, ref args @ ..] => {
-                    let args = args.iter().map(|arg| kernel.named(arg)).collect::<Result<Vec<_>, _>>()?;
-                    let stage = args.iter().map(|tile| tile.stage).max().unwrap_or(Stage::Fixed);
-                    if stage == Stage::After && args.iter().any(|tile| tile.stage == Stage::Loop) {
-                        return Err(format!("{name} mixes values of the loop with values after it"));
-                    }
-                    let args: Vec<usize> = args.into_iter().map(|tile| tile.tensor).collect();
-                    Tile { tensor: apply(program, op, &args, kernel.blocks.len() + 1)?, stage }
-                }
-                [] => return Err("expected a definition".into()),
-            };
-            kernel.tiles.push(tile);
+    fn define(&mut self, names: &[&str], tensors: &[usize]) -> Result<(), String> {
+        let first = self.tensors.len();
+        let expected: Vec<String> = (first..first + tensors.len()).map(|at| format!("t{at}")).collect();
+        self.tensors.extend(tensors);
+        if names == expected {
+            Ok(())
+        } else {
+            Err(format!("defines {}, expected {}", names.join(", "), expected.join(", ")))
         }
     }
 }
@@ -213,33 +194,84 @@ enum Stage {
     After,
 }
 
-/// A tile: of all blocks and iterations.
-#[derive(Clone, Copy, Debug)]
-struct Tile {
-    tensor: usize,
-    stage: Stage,
-}
-
-#[derive(Default)]
-struct KernelText {
+/// A kernel that is not complete.
+struct Kernel {
     number: usize,
+    /// What it is said to define.
+    defined: Vec<String>,
     /// Along each axis of the grid. These are the first dimensions of a tile's tensor, then comes that of the loop.
     blocks: Vec<usize>,
     iterations: usize,
-    tiles: Vec<Tile>,
+    /// Tensors: of all blocks and iterations.
+    tiles: Vec<usize>,
+    stages: BTreeMap<usize, Stage>,
     /// Of running maxima those of each iteration.
     running: BTreeMap<usize, Vec<usize>>,
+    stored: Vec<usize>,
 }
 
-impl KernelText {
-    fn named(&self, name: &str) -> Result<Tile, String> {
-        let numbers: Vec<usize> = (0..self.tiles.len()).collect();
-        Ok(self.tiles[named(name, 's', &numbers)?])
+impl Kernel {
+    fn new(
+        number: usize,
+        defined: Vec<String>,
+        blocks: Vec<usize>,
+        iterations: usize,
+    ) -> Result<Kernel, String> {
+        let all = blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
+        if !all.is_some_and(|all| (1..=MAX_BLOCKS).contains(&all))
+            || !(1..=3).contains(&blocks.len())
+            || !(1..=MAX_ITERATIONS).contains(&iterations)
+        {
+            return Err(format!("a grid of {blocks:?} with a loop of {iterations}"));
+        }
+        let (tiles, stages, running, stored) = Default::default();
+        Ok(Kernel { number, defined, blocks, iterations, tiles, stages, running, stored })
+    }
+
+    /// Dimensions that stand before those of a tile.
+    fn prefix(&self) -> usize {
+        self.blocks.len() + 1
+    }
+
+    fn line(&mut self, program: &mut Program, tensors: &[usize], words: &[&str]) -> Result<(), String> {
+        let definition = match words {
+            ["store", tile, dims @ ..] => {
+                let tile = self.store(program, tile, dims)?;
+                self.stored.push(tile);
+                return Ok(());
+            }
+            [name, "=", definition @ ..] if *name == format!("s{}", self.tiles.len()) => definition,
+            _ => return Err(format!("expected a store or the definition of s{}", self.tiles.len())),
+        };
+        let (tile, stage) = match definition {
+            ["load", tensor, dims @ .., along] => {
+                let (tensor, along) = (named(tensor, 't', tensors)?, dim(along)?);
+                let rank = program.nodes[tensor].shape.len();
+                let tiling = self.tiling(rank, dims).filter(|_| along.is_none_or(|dim| dim < rank));
+                let tiling = tiling.ok_or("a load like this may not stand in a block")?;
+                let op = Op::Split { tiling, along, iterations: self.iterations };
+                (program.push(op, &[tensor])?, if along.is_some() { Stage::Loop } else { Stage::Fixed })
+            }
+            ["running_max", tile] => (self.running_max(program, tile)?, Stage::Loop),
+            ["accumulate", how, of @ .., tile] => (self.accumulated(program, how, of, tile)?, Stage::After),
+            _ => {
+                let (name, params, args) = split(definition, 's', &self.tiles)?;
+                let stages: Vec<Stage> = args.iter().map(|tile| self.stages[tile]).collect();
+                let stage = stages.iter().copied().max().unwrap_or(Stage::Fixed);
+                if stage == Stage::After && stages.contains(&Stage::Loop) {
+                    return Err("it mixes values of the loop with values after it".into());
+                }
+                (apply(program, (name, params), &args, self.prefix())?, stage)
+            }
+        };
+        self.tiles.push(tile);
+        self.stages.insert(tile, stage);
+        Ok(())
     }
 
     /// How the grid cuts a tensor, if it can.
-    fn tiling(&self, rank: usize, dims: &str) -> Option<Tiling> {
-        let dims: Vec<Option<usize>> = inside(dims).split(',').map(dim).collect::<Result<_, _>>().ok()?;
+    fn tiling(&self, rank: usize, dims: &[&str]) -> Option<Tiling> {
+        let dims: Vec<Option<usize>> = dims.iter().map(|word| dim(word)).collect::<Result<_, _>>().ok()?;
         let is_first = |(at, dim): (usize, &Option<usize>)| {
             dim.is_none_or(|inner| inner < rank && !dims[..at].contains(dim))
         };
@@ -247,176 +279,173 @@ impl KernelText {
         is_map.then(|| Tiling { kernel: self.number, blocks: self.blocks.clone(), dims })
     }
 
-    fn stored(&self, program: &mut Program, tile: &str, dims: &str) -> Result<usize, String> {
-        let Tile { tensor, stage } = self.named(tile)?;
-        let tiling = self.tiling(program.nodes[tensor].shape.len() - self.blocks.len() - 1, dims);
+    fn store(&self, program: &mut Program, tile: &str, dims: &[&str]) -> Result<usize, String> {
+        let tensor = named(tile, 's', &self.tiles)?;
+        let tiling = self.tiling(program.nodes[tensor].shape.len() - self.prefix(), dims);
         let is_once = |tiling: &Tiling| {
             tiling.dims.iter().zip(&self.blocks).all(|(dim, &blocks)| dim.is_some() || blocks == 1)
         };
-        let tiling = tiling.filter(|tiling| stage != Stage::Loop && is_once(tiling));
-        let op = Op::Merge(tiling.ok_or_else(|| format!("{tile} is stored by {dims}"))?);
-        program
-            .push(op, &[tensor])
-            .map_err(|problem| format!("what is stored is too long, or uneven: {problem}"))
+        let tiling = tiling.filter(|tiling| self.stages[&tensor] != Stage::Loop && is_once(tiling));
+        let op = Op::Merge(tiling.ok_or_else(|| format!("{tile} is stored by {}", dims.join(", ")))?);
+        let stored = program.push(op, &[tensor]);
+        stored.map_err(|problem| format!("what is stored is too long, or uneven: {problem}"))
     }
 
-    /// A tile in each iteration.
-    fn in_loop(&self, program: &mut Program, name: &str) -> Result<usize, String> {
-        let Tile { tensor, stage } = self.named(name)?;
-        let mut shape = crate::program::lens(&program.nodes[tensor].shape);
-        if stage == Stage::After {
-            return Err(format!("{name} is known after the loop only"));
-        }
-        if shape[self.blocks.len()] == self.iterations {
-            return Ok(tensor);
-        }
-        shape[self.blocks.len()] = self.iterations;
-        program.push(Op::Broadcast(shape), &[tensor])
+    /// A tile that is known in the loop.
+    fn in_loop(&self, name: &str) -> Result<usize, String> {
+        let tile = named(name, 's', &self.tiles)?;
+        let is_known = self.stages[&tile] != Stage::After;
+        is_known.then_some(tile).ok_or_else(|| format!("{name} is known after the loop only"))
     }
 
-    fn iteration(&self, program: &mut Program, tensor: usize, start: usize) -> Result<usize, String> {
-        program.push(Op::Slice { dim: self.blocks.len(), start, len: 1 }, &[tensor])
+    fn iteration(&self, program: &mut Program, tile: usize, start: usize) -> Result<usize, String> {
+        match self.stages[&tile] {
+            Stage::Loop => program.push(Op::Slice { dim: self.blocks.len(), start, len: 1 }, &[tile]),
+            _ => Ok(tile),
+        }
     }
 
     /// The largest over this and earlier iterations.
-    fn running_max(&mut self, program: &mut Program, name: &str) -> Result<Tile, String> {
-        let all = self.in_loop(program, name)?;
+    fn running_max(&mut self, program: &mut Program, name: &str) -> Result<usize, String> {
+        let all = self.in_loop(name)?;
         let mut maxima = vec![self.iteration(program, all, 0)?];
         for at in 1..self.iterations {
             let next = self.iteration(program, all, at)?;
             maxima.push(program.push(Op::Each(Scalar::Largest), &[maxima[at - 1], next])?);
         }
-        let tensor = program.push(Op::Concat(self.blocks.len()), &maxima)?;
-        self.running.insert(tensor, maxima);
-        Ok(Tile { tensor, stage: Stage::Loop })
+        let tile = program.push(Op::Concat(self.blocks.len()), &maxima)?;
+        self.running.insert(tile, maxima);
+        Ok(tile)
     }
 
     /// A sum or maximum over iterations. A rescaled sum is multiplied by `e^(degree (before - now))` as a running maximum changes.
-    fn accumulated(&self, program: &mut Program, how: &str, of: &[&str], tile: &str) -> Result<Tile, String> {
-        let (all, prefix) = (self.in_loop(program, tile)?, self.blocks.len() + 1);
-        let tensor = match (how, of) {
-            ("sum", []) => program.push(Op::Reduce(Scalar::Sum, prefix - 1), &[all])?,
-            ("max", []) => program.push(Op::Reduce(Scalar::Largest, prefix - 1), &[all])?,
+    fn accumulated(
+        &self,
+        program: &mut Program,
+        how: &str,
+        of: &[&str],
+        tile: &str,
+    ) -> Result<usize, String> {
+        let (all, prefix) = (self.in_loop(tile)?, self.prefix());
+        match (how, of) {
+            ("sum", []) if self.stages[&all] == Stage::Fixed => {
+                apply(program, ("scale", &[&self.iterations.to_string()]), &[all], prefix)
+            }
+            ("sum", []) => program.push(Op::Reduce(Scalar::Sum, prefix - 1), &[all]),
+            ("max", []) => program.push(Op::Reduce(Scalar::Largest, prefix - 1), &[all]),
             ("rescaled", [max, degree]) => {
-                let maxima = self.running.get(&self.named(max)?.tensor);
+                let maxima = self.running.get(&named(max, 's', &self.tiles)?);
                 let maxima = maxima.ok_or_else(|| format!("{max} may not stand in a block like this"))?;
-                let mut sum = self.iteration(program, all, 0)?;
+                // A tensor of its own, even if all iterations are alike.
+                let first = self.iteration(program, all, 0)?;
+                let mut sum = apply(program, ("scale", &["1"]), &[first], prefix)?;
                 for at in 1..self.iterations {
-                    let now = apply(program, "guard", &[maxima[at]], prefix)?;
-                    let change = apply(program, "sub", &[maxima[at - 1], now], prefix)?;
-                    let exponent = apply(program, &format!("scale({degree})"), &[change], prefix)?;
-                    let factor = apply(program, "exp", &[exponent], prefix)?;
-                    let before = apply(program, "mul", &[sum, factor], prefix)?;
+                    let now = apply(program, ("guard", &[]), &[maxima[at]], prefix)?;
+                    let change = apply(program, ("sub", &[]), &[maxima[at - 1], now], prefix)?;
+                    let exponent = apply(program, ("scale", &[degree]), &[change], prefix)?;
+                    let factor = apply(program, ("exp", &[]), &[exponent], prefix)?;
+                    let before = apply(program, ("mul", &[]), &[sum, factor], prefix)?;
                     is_like(program, before, sum, prefix)?;
                     let next = self.iteration(program, all, at)?;
-                    sum = apply(program, "add", &[before, next], prefix)?;
+                    sum = apply(program, ("add", &[]), &[before, next], prefix)?;
                 }
-                sum
+                Ok(sum)
             }
-            _ => return Err(format!("accumulate {how} may not stand in a block like this")),
-        };
-        Ok(Tile { tensor, stage: Stage::After })
+            _ => Err(format!("accumulate {how} may not stand in a block like this")),
+        }
     }
 }
 
 /// Adds what an operator computes of tensors that have some dimensions before those that the text knows.
-fn apply(program: &mut Program, word: &str, args: &[usize], prefix: usize) -> Result<usize, String> {
-    let (name, params) = word.split_at(word.find('(').unwrap_or(word.len()));
-    let unknown = || format!("no operator {name}({})", inside(params));
+fn apply(
+    program: &mut Program,
+    (name, params): (&str, &[&str]),
+    args: &[usize],
+    prefix: usize,
+) -> Result<usize, String> {
+    let unknown = || format!("no operator {name}({}) of {} operands", params.join(", "), args.len());
     if let Some((_, count, steps)) = COMPOSITES.iter().find(|(known, ..)| *known == name) {
-        if args.len() != *count || params.is_empty() == steps.contains('$') {
+        if args.len() != *count || params.len() != usize::from(steps.contains('$')) {
             return Err(unknown());
         }
         let mut values = args.to_vec();
-        for step in steps.split("; ") {
-            let step = step.replace('$', inside(params));
-            let (op, operands) = step.split_once(' ').ok_or_else(unknown)?;
-            let operands = operands.split(' ').map(|at| number(at).map(|at| values[at]));
-            let operands = operands.collect::<Result<Vec<usize>, _>>()?;
-            values.push(apply(program, op, &operands, prefix)?);
+        for step in steps.replace('$', &params.concat()).split("; ") {
+            let step = words(step)?;
+            let (name, params, args) = split(&step, 'v', &values)?;
+            values.push(apply(program, (name, params), &args, prefix)?);
         }
         return values.last().copied().ok_or_else(unknown);
     }
-    let op = match (name, inside(params)) {
-        ("matmul", "") => Op::Matmul,
-        ("scale", param) => Op::Each(Scalar::Scale(ratio(param).ok_or_else(unknown)?)),
-        ("offset", param) => Op::Each(Scalar::Offset(ratio(param).ok_or_else(unknown)?)),
-        ("mean", "") => {
+    let ratio = || match params {
+        [param] => ratio(param).ok_or_else(unknown),
+        _ => Err(unknown()),
+    };
+    let at = |dim: usize| dim.saturating_add(prefix);
+    let dims = |params: &[&str]| numbers(params).map_err(|_| unknown());
+    let op = match (name, params) {
+        ("matmul", []) => Op::Matmul,
+        ("scale", _) => Op::Each(Scalar::Scale(ratio()?)),
+        ("offset", _) => Op::Each(Scalar::Offset(ratio()?)),
+        ("mean", []) => {
             let x = *args.first().ok_or_else(unknown)?;
             let last = program.nodes[x].shape.len().checked_sub(1).filter(|&last| last >= prefix);
             let last = last.ok_or_else(unknown)?;
             let count = program.extent(x, last).ok_or("a mean of parts that are uneven")?;
             let sum = program.push(Op::Reduce(Scalar::Sum, last), args)?;
-            return apply(program, &format!("scale(1/{count})"), &[sum], prefix);
+            return apply(program, ("scale", &[&format!("1/{count}")]), &[sum], prefix);
         }
-        ("causal", params) if prefix == 0 => {
-            let (offset, shape) = params.split_once(',').ok_or_else(unknown)?;
-            Op::Causal { offset: offset.parse().map_err(|_| unknown())?, shape: numbers(shape)? }
+        ("transpose", order) => Op::Transpose((0..prefix).chain(dims(order)?.into_iter().map(at)).collect()),
+        ("causal" | "reshape" | "broadcast" | "below", _) if prefix > 0 => {
+            return Err(format!("{name} may not stand in a block"));
         }
-        (_, "") => {
+        ("causal", [offset, shape @ ..]) => {
+            Op::Causal { offset: offset.parse().map_err(|_| unknown())?, shape: dims(shape)? }
+        }
+        ("reshape", shape) => Op::Reshape(dims(shape)?),
+        ("broadcast", shape) => Op::Broadcast(dims(shape)?),
+        (_, []) => {
             let (_, scalar) = SCALARS.iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
             Op::Each(*scalar)
         }
-        _ => {
-            let params = numbers(params)?;
-            let at = |dim: usize| dim.saturating_add(prefix);
-            match (name, &params[..]) {
-                ("sum", &[dim]) | ("sum", &[dim, 1]) => Op::Reduce(Scalar::Sum, at(dim)),
-                ("largest", &[dim]) | ("largest", &[dim, 1]) => Op::Reduce(Scalar::Largest, at(dim)),
-                ("sum", &[dim, keep]) => return kept(program, Scalar::Sum, args, (at(dim), keep)),
-                ("largest", &[dim, keep]) => return kept(program, Scalar::Largest, args, (at(dim), keep)),
-                ("rotate", &[dim, len]) => return rotated(program, args, (at(dim), len)),
-                ("transpose", order) => {
-                    Op::Transpose((0..prefix).chain(order.iter().map(|&dim| at(dim))).collect())
-                }
-                ("slice", &[dim, start, len]) => Op::Slice { dim: at(dim), start, len },
-                ("repeat", &[dim, times]) => Op::Repeat { dim: at(dim), times },
-                ("concat", &[dim]) => {
-                    let args = in_all_blocks(program, args, prefix)?;
-                    return program.push(Op::Concat(at(dim)), &args);
-                }
-                ("reshape" | "broadcast" | "below", _) if prefix > 0 => {
-                    return Err(format!("{name} may not stand in a block"));
-                }
-                ("reshape", _) => Op::Reshape(params),
-                ("broadcast", _) => Op::Broadcast(params),
-                ("below", &[dim, limit, ref shape @ ..]) => Op::Below { dim, limit, shape: shape.to_vec() },
-                _ => return Err(unknown()),
-            }
-        }
+        _ => match (name, &dims(params)?[..]) {
+            ("sum", &[dim] | &[dim, 1]) => Op::Reduce(Scalar::Sum, at(dim)),
+            ("largest", &[dim] | &[dim, 1]) => Op::Reduce(Scalar::Largest, at(dim)),
+            ("sum", &[dim, keep]) => return kept(program, Scalar::Sum, args, (at(dim), keep)),
+            ("largest", &[dim, keep]) => return kept(program, Scalar::Largest, args, (at(dim), keep)),
+            ("rotate", &[dim, len]) => return rotated(program, args, (at(dim), len)),
+            ("slice", &[dim, start, len]) => Op::Slice { dim: at(dim), start, len },
+            ("repeat", &[dim, times]) => Op::Repeat { dim: at(dim), times },
+            ("concat", &[dim]) => Op::Concat(at(dim)),
+            ("below", &[dim, limit, ref shape @ ..]) => Op::Below { dim, limit, shape: shape.to_vec() },
+            _ => return Err(unknown()),
+        },
     };
     let result = program.push(op, args)?;
-    if name == "mask" {
-        is_like(program, result, args[0], prefix)?;
-    }
+    let like = match &program.nodes[result].op {
+        Op::Each(Scalar::Mask) => &args[..1],
+        Op::Concat(_) => args,
+        _ => &[],
+    };
+    like.iter().try_for_each(|&arg| is_like(program, result, arg, prefix))?;
     Ok(result)
 }
 
-/// That a result is not larger than an operand.
+/// That a result is not larger than an operand, but for the dimension along which operands are put side by side.
 fn is_like(program: &Program, result: usize, operand: usize, prefix: usize) -> Result<(), String> {
-    let [result, operand] = [result, operand].map(|tensor| &program.nodes[tensor].shape[prefix..]);
-    if result == operand { Ok(()) } else { Err("an operand is larger than what it is applied to".into()) }
+    let [result, operand] = [result, operand].map(|tensor| &program.nodes[tensor]);
+    let differs = |&at: &usize| result.op != Op::Concat(at) && result.shape[at] != operand.shape[at];
+    match (prefix..result.shape.len()).find(differs) {
+        Some(_) => Err("an operand is larger than what it is applied to".into()),
+        None => Ok(()),
+    }
 }
 
-/// Tiles as tensors that have the same blocks and iterations.
-fn in_all_blocks(program: &mut Program, args: &[usize], prefix: usize) -> Result<Vec<usize>, String> {
-    let lens: Vec<Vec<usize>> =
-        args.iter().map(|&arg| crate::program::lens(&program.nodes[arg].shape)).collect();
-    let wide = |at: usize| lens.iter().map(|lens| lens[at]).max().unwrap_or(1);
-    let wide =
-        |own: &Vec<usize>| (0..own.len()).map(|at| if at < prefix { wide(at) } else { own[at] }).collect();
-    let pairs = args.iter().zip(&lens).map(|(&arg, own)| {
-        let wide: Vec<usize> = wide(own);
-        if wide == *own { Ok(arg) } else { program.push(Op::Broadcast(wide), &[arg]) }
-    });
-    pairs.collect()
-}
-
-/// The starts of parts of a dimension.
-fn starts(program: &Program, args: &[usize], dim: usize, len: usize) -> Result<Vec<usize>, String> {
+/// The parts of a dimension.
+fn parts(program: &mut Program, args: &[usize], dim: usize, len: usize) -> Result<Vec<usize>, String> {
     let extent = args.first().and_then(|&arg| program.extent(arg, dim));
     let extent = extent.filter(|extent| args.len() == 1 && len > 0 && extent.is_multiple_of(len));
-    Ok((0..extent.ok_or_else(|| format!("a part of {len} elements does not suit"))?).step_by(len).collect())
+    let starts = (0..extent.ok_or_else(|| format!("a part of {len} elements does not suit"))?).step_by(len);
+    starts.map(|start| program.push(Op::Slice { dim, start, len }, args)).collect()
 }
 
 /// Element `j` of the result combines elements `j, j + keep, ..`.
@@ -426,48 +455,40 @@ fn kept(
     args: &[usize],
     (dim, keep): (usize, usize),
 ) -> Result<usize, String> {
-    let mut result = None;
-    for start in starts(program, args, dim, keep)? {
-        let part = program.push(Op::Slice { dim, start, len: keep }, args)?;
-        result = Some(result.map_or(Ok(part), |sum| program.push(Op::Each(scalar), &[sum, part]))?);
-    }
-    result.ok_or_else(|| "nothing is combined".into())
+    let parts = parts(program, args, dim, keep)?;
+    let (first, others) = parts.split_first().ok_or("nothing is combined")?;
+    others.iter().try_fold(*first, |sum, &part| program.push(Op::Each(scalar), &[sum, part]))
 }
 
 /// In each run of two groups the halves (a, b) become (-b, a).
 fn rotated(program: &mut Program, args: &[usize], (dim, len): (usize, usize)) -> Result<usize, String> {
-    let mut parts = Vec::new();
-    for start in starts(program, args, dim, len.saturating_mul(2))? {
-        let second = program.push(Op::Slice { dim, start: start + len, len }, args)?;
-        parts.push(apply(program, "scale(-1)", &[second], 0)?);
-        parts.push(program.push(Op::Slice { dim, start, len }, args)?);
+    let mut halves = parts(program, args, dim, len)?;
+    if !halves.len().is_multiple_of(2) {
+        return Err(format!("groups of {len} elements do not suit"));
     }
-    program.push(Op::Concat(dim), &parts)
-}
-
-/// What stands between brackets.
-fn inside(word: &str) -> &str {
-    word.trim_start_matches(['(', '[']).trim_end_matches([')', ']']).trim()
+    for pair in halves.chunks_mut(2) {
+        pair.swap(0, 1);
+        pair[0] = apply(program, ("scale", &["-1"]), &[pair[0]], 0)?;
+    }
+    program.push(Op::Concat(dim), &halves)
 }
 
 fn named(text: &str, letter: char, names: &[usize]) -> Result<usize, String> {
     let number = text.strip_prefix(letter).and_then(|number| number.parse::<usize>().ok());
-    number
-        .and_then(|number| names.get(number).copied())
-        .ok_or_else(|| format!("{text} is not defined before"))
+    let found = number.and_then(|number| names.get(number).copied());
+    found.ok_or_else(|| format!("{text} is not defined before"))
 }
 
 fn dim(text: &str) -> Result<Option<usize>, String> {
-    if text.trim() == "-" { Ok(None) } else { number(text).map(Some) }
+    if text == "-" { Ok(None) } else { number(text).map(Some) }
 }
 
 fn number(text: &str) -> Result<usize, String> {
-    text.trim().parse().map_err(|_| format!("expected a number, not {text}"))
+    text.parse().map_err(|_| format!("expected a number, not {text}"))
 }
 
-fn numbers(list: &str) -> Result<Vec<usize>, String> {
-    let list = inside(list);
-    if list.is_empty() { Ok(Vec::new()) } else { list.split(',').map(number).collect() }
+fn numbers(words: &[&str]) -> Result<Vec<usize>, String> {
+    words.iter().map(|word| number(word)).collect()
 }
 
 /// Reads `3`, `-1/8`.

@@ -1,9 +1,10 @@
 //! Answers.
 
+use serde::Serialize;
 use std::fmt;
 
 /// The answer.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub enum Verdict {
     /// The candidate computes what the program computes, wherever the program is defined.
     Proved(Proof),
@@ -14,7 +15,7 @@ pub enum Verdict {
 }
 
 /// What was shown, and how.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Proof {
     /// The logarithm to base 2 of the chance that this is said of programs that differ.
     pub log2_bound: f64,
@@ -24,20 +25,13 @@ pub struct Proof {
     pub cut: Vec<(usize, usize)>,
     /// How many exponents were shown to be independent.
     pub exponents: usize,
-    /// Set if it holds where each maximum of masked numbers is of some that the masks leave; elsewhere it was tested in floating point.
-    pub assumes_left: bool,
-}
-
-impl Proof {
-    /// What it rests on beyond what is true of all proofs.
-    pub fn premise(&self) -> Option<&'static str> {
-        let premise = "where masks leave nothing of which a maximum is taken, floating-point numbers agree, which is no proof";
-        self.assumes_left.then_some(premise)
-    }
+    /// What it rests on beyond what is true of all proofs: set if it holds where each maximum of masked numbers is of some that the masks
+    /// leave; elsewhere it was tested in floating point.
+    pub premise: Option<&'static str>,
 }
 
 /// Where two programs differ.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Witness {
     /// The output.
     pub output: String,
@@ -51,6 +45,17 @@ pub struct Witness {
     pub given: f64,
 }
 
+impl Verdict {
+    /// Its name, and the exit code of the command.
+    pub fn name(&self) -> (&'static str, u8) {
+        match self {
+            Verdict::Proved(_) => ("proved", 0),
+            Verdict::Refuted(_) => ("refuted", 1),
+            Verdict::CannotSay(_) => ("cannot say", 2),
+        }
+    }
+}
+
 impl fmt::Display for Witness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { output, element, shape, expected, given } = self;
@@ -58,5 +63,33 @@ impl fmt::Display for Witness {
             f,
             "output {output} differs at {element:?} of {shape:?}: {expected} in the program, {given} in the candidate"
         )
+    }
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "programs that differ are called equal with a chance of at most 2^{:.0}",
+            self.log2_bound
+        )?;
+        self.rounds.iter().try_for_each(|(p, q)| writeln!(f, "round: p = {p}, q = {q}"))?;
+        let cut = |(from, to): &(usize, usize)| {
+            writeln!(f, "an index of {from} that is treated alike was cut to {to}")
+        };
+        self.cut.iter().try_for_each(cut)?;
+        write!(f, "independent exponents per output element: {}", self.exponents)?;
+        self.premise.iter().try_for_each(|premise| write!(f, "\npremise: {premise}"))
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let details: &dyn fmt::Display = match self {
+            Verdict::Proved(proof) => proof,
+            Verdict::Refuted(witness) => witness,
+            Verdict::CannotSay(reason) => reason,
+        };
+        write!(f, "{}\n{details}", self.name().0)
     }
 }

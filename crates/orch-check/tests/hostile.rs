@@ -80,6 +80,7 @@ fn what_is_no_program_is_refused_with_its_line() {
         ),
         ("t0 = input \"x [2]; output \"o\" t0", "not closed"),
         ("t0 = input \"x\" [2]; t1 = mean; output \"o\" t1", "no operator mean"),
+        ("t0 = input \"x\" [2]; t1 = log t0; output \"o\" t1", "no operator log"),
     ] {
         let error = parse(&text(statements)).unwrap_err();
         assert!(error.contains(problem) && error.starts_with("line "), "{statements}: {error}");
@@ -105,7 +106,7 @@ fn what_is_too_large_is_not_tried() {
         "t0 = input \"x\" [3000000, 3000000]; t1 = transpose(1, 0) t0; t2 = add t0, t1; output \"o\" t2",
         "t0 = input \"x\" [1]; t1 = repeat(0, 4000000000) t0; t2 = repeat(0, 4000000000) t1; output \"o\" t2",
         "t0 = input \"x\" [4000000000]; t1 = reshape(4000000000, 1) t0; t2 = reshape(1, 4000000000) t0; t3 = add t1, t2; output \"o\" t3",
-        "t0 = input \"x\" [100, 100]; t1 = block [1000, 1000] loop 60000 {; s0 = load t0 [0, 1] -; s1 = accumulate sum s0; store s1 [0, 1]; }; t2 = sum(0) t1; t3 = sum(1) t2; output \"o\" t3",
+        "t0 = input \"x\" [60000, 100000]; t1 = block [1] loop 60000 {; s0 = load t0 [-] 0; s1 = accumulate sum s0; store s1 [-]; }; t2 = sum(1) t1; output \"o\" t2",
     ] {
         let start = Instant::now();
         let verdict = decide(&text(statements), &text(statements), 1);

@@ -67,7 +67,7 @@ fn masked_windows_are_proved() {
     let [masked, added] = [masked(), added()];
     for (program, candidate) in [(&masked, &added), (&added, &masked), (&masked, &masked), (&added, &added)] {
         let verdict = decide(program, candidate, 1);
-        assert!(matches!(&verdict, Verdict::Proved(proof) if !proof.assumes_left), "{verdict:?}");
+        assert!(matches!(&verdict, Verdict::Proved(proof) if proof.premise.is_none()), "{verdict:?}");
     }
     for change in [
         ("", ""),
@@ -84,7 +84,7 @@ fn masked_windows_are_proved() {
     }
     // It says what it is worth: where masks leave nothing of a tile it was tested only.
     let Verdict::Proved(proof) = decide(&masked, &stable(("", "")), 3) else { panic!("not proved") };
-    assert!(proof.assumes_left, "{proof:?}");
+    assert!(proof.premise.is_some(), "{proof:?}");
 }
 
 /// What is almost right.

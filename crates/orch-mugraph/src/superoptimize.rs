@@ -3,8 +3,8 @@
 use crate::graph::{MuGraph, Node};
 use crate::print;
 use crate::search::chains::Chains;
-use crate::search::limits::Counts;
-use crate::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume};
+use crate::search::limits::{Allowance, Counts};
+use crate::search::{Found, Outcome, Progress, Search, SearchOptions, SearchReport};
 use crate::stabilise::{Unstable, check_maxima, stabilise, unstable};
 use crate::verify::{Certificate, VerifyOptions, verify};
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,8 @@ pub struct SuperoptimizeOptions {
     pub verify: VerifyOptions,
     /// States after which a search is given up, and nothing is found.
     pub states: u64,
-    /// Time in which further searches are begun: of the program with its elementwise chains as one value, and of more operators, until
-    /// something is found. `None` searches once, and results depend on no clock.
+    /// Time for further searches: of the program with its elementwise chains as one value, and of more operators, until something is
+    /// found. The search that it ends is given up. `None` searches once, and results depend on no clock.
     pub budget: Option<Duration>,
     /// µGraphs that are to be proved, the cheapest ones.
     pub proofs: usize,
@@ -91,6 +91,9 @@ pub struct NotLowered {
 /// The cost of a µGraph, in microseconds, by what becomes of it, or why nothing does. It is told the modelled time.
 pub type Rank<'a> = dyn Fn(&MuGraph, f64) -> Result<f64, String> + 'a;
 
+/// Whether to go on.
+pub type GoesOn<'a> = dyn Fn() -> bool + Sync + 'a;
+
 /// Why there is no result.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SuperoptimizeError {
@@ -140,7 +143,7 @@ impl Proved {
 }
 
 /// Finds the cheapest µGraphs of a program, by `rank`, and proves them: those whose exponentials may overflow only if none is
-/// found that has a stable form. `goes_on` is asked now and then.
+/// found that has a stable form. `goes_on` is asked now and then, by several threads.
 ///
 /// # Errors
 /// If the search does not cover the program, or `goes_on` says no.
@@ -148,9 +151,11 @@ pub fn superoptimize(
     program: &MuGraph,
     options: &SuperoptimizeOptions,
     rank: &Rank<'_>,
-    goes_on: &dyn Fn() -> bool,
+    goes_on: &GoesOn<'_>,
 ) -> Result<Superoptimized, SuperoptimizeError> {
-    let (found, report) = search(program, options, goes_on)?;
+    let start = Instant::now();
+    let has_time = || options.budget.is_none_or(|budget| start.elapsed() < budget);
+    let (found, report) = search(program, options, goes_on, &has_time)?;
     let Ranked { lowered, not_lowered } = ranked(found, options.schedules, rank);
     let mut result = Superoptimized { report, not_lowered, ..Superoptimized::default() };
     let try_one = |cost_us, graph: &MuGraph, must_be_stable| {
@@ -322,11 +327,13 @@ const DEEPER_OPS: [usize; 3] = [17, 21, 26];
 /// How many times as many states each of them may visit for a structure.
 const DEEPER_STATES: usize = 2;
 
-/// What was found by all searches, and the report of the last one that found something, with the counts of all.
+/// What was found by all searches, and the report of the last one that found something, with the counts of all. Further searches end
+/// at the first `false` of `has_time`.
 fn search(
     program: &MuGraph,
     options: &SuperoptimizeOptions,
-    goes_on: &dyn Fn() -> bool,
+    goes_on: &GoesOn<'_>,
+    has_time: &GoesOn<'_>,
 ) -> Result<(Vec<Found>, SearchReport), SuperoptimizeError> {
     let Some(budget) = options.budget else {
         let stopped = || format!("{} states were not enough", options.states);
@@ -334,8 +341,7 @@ fn search(
             (Vec::new(), SearchReport { stopped: stopped(), ..SearchReport::default() })
         }));
     };
-    let start = Instant::now();
-    let has_time = || start.elapsed() < budget;
+    let further = || goes_on() && has_time();
     let mut counts = Counts::default();
     let mut found = Vec::new();
     let mut report = SearchReport { stopped: "no search ended".into(), ..SearchReport::default() };
@@ -348,29 +354,27 @@ fn search(
         found.extend(more);
     };
     let chains = Chains::of(program);
-    let contracted = |chains: &Chains<'_>, options: &SuperoptimizeOptions, goes_on: &dyn Fn() -> bool| {
-        let outcome = search_once(&chains.contracted, options, goes_on)?;
+    let contracted = |chains: &Chains<'_>, options: &SuperoptimizeOptions| {
+        let outcome = search_once(&chains.contracted, options, &further)?;
         Ok(outcome.map(|(found, report)| (expanded(chains, found, options), report)))
     };
     if let Some(chains) = &chains {
-        take(contracted(chains, options, &|| goes_on() && has_time()).or_else(given_up)?, &mut found);
+        take(contracted(chains, options).or_else(given_up)?, &mut found);
     }
     // Without smaller program, this is the only search that finds small things: it ends when it is done.
     let is_alone = found.is_empty() && chains.is_none();
-    take(
-        search_once(program, options, &|| goes_on() && (is_alone || has_time())).or_else(given_up)?,
-        &mut found,
-    );
+    let whole = search_once(program, options, if is_alone { goes_on } else { &further });
+    take(whole.or_else(given_up)?, &mut found);
     for ops in DEEPER_OPS {
-        if !found.is_empty() || !has_time() {
+        if !found.is_empty() || !further() {
             break;
         }
         let mut deeper = *options;
         deeper.search.limits.ops = ops;
         deeper.search.limits.states *= DEEPER_STATES;
         let more = match &chains {
-            Some(chains) => contracted(chains, &deeper, &|| goes_on() && has_time()),
-            None => search_once(program, &deeper, &|| goes_on() && has_time()),
+            Some(chains) => contracted(chains, &deeper),
+            None => search_once(program, &deeper, &further),
         };
         take(more.or_else(given_up)?, &mut found);
     }
@@ -415,19 +419,20 @@ fn expanded(chains: &Chains<'_>, found: Vec<Found>, options: &SuperoptimizeOptio
 fn search_once(
     program: &MuGraph,
     options: &SuperoptimizeOptions,
-    goes_on: &dyn Fn() -> bool,
+    goes_on: &GoesOn<'_>,
 ) -> Result<Option<(Vec<Found>, SearchReport)>, SuperoptimizeError> {
+    let search = Search::new(program, &options.search).map_err(SuperoptimizeError::Outside)?;
     let (mut progress, mut left) = (Progress::default(), options.states);
-    while goes_on() {
+    loop {
         let states = left.min(STATES);
-        let outcome = resume(program, &options.search, &mut progress, states);
+        let outcome = search.resume(&mut progress, Allowance { states, goes_on });
         match outcome.map_err(SuperoptimizeError::Outside)? {
             Outcome::Finished(found, report) => return Ok(Some((found, report))),
+            Outcome::Paused if !goes_on() => return Err(SuperoptimizeError::Interrupted),
             Outcome::Paused if left <= states => return Ok(None),
             Outcome::Paused => left -= states,
         }
     }
-    Err(SuperoptimizeError::Interrupted)
 }
 
 /// A proof, if possible of the stable form.
@@ -456,9 +461,13 @@ fn prove(program: &MuGraph, candidate: &MuGraph, options: &SuperoptimizeOptions)
 mod tests {
     use super::{
         Proved, Rank, STABLE_TRIES, StableFirst, SuperoptimizeOptions, kernels_in_turns, same_blocks_last,
-        superoptimize,
+        search, superoptimize,
     };
+    use crate::search::SearchOptions;
+    use crate::search::limits::STATES_BETWEEN_LOOKS;
     use crate::{VerifyOptions, parse, print, verify};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
 
     /// Stable forms have maxima, which candidates have not: a kernel is wanted for what is proved.
     #[test]
@@ -483,6 +492,39 @@ mod tests {
         assert!(nothing.proved.is_empty() && all.count >= any.proved.len());
         assert_eq!(all.reason, "nothing is lowered here");
         assert!(parse(&all.candidate).is_ok() && all.cost_us > 0.0);
+    }
+
+    /// A clock that counts how often it is looked at, in place of one of seconds.
+    #[test]
+    fn searches_end_at_the_first_look_after_their_time() {
+        // It is found with more operators than the first searches have.
+        let text = "mugraph \"p\" {\n t0 = input \"x\" [8, 64]\n t1 = input \"w\" [64, 32]\n t2 = input \"g\" [8, 64]\n \
+                    t3 = input \"r\" [8, 32]\n t4 = silu t2\n t5 = mul t0, t4\n t6 = rms_norm(1/1000) t5\n t7 = matmul t6, t1\n \
+                    t8 = add t7, t3\n t9 = rms_norm(1/1000) t8\n output \"o\" t9\n}\n";
+        let program = parse(text).unwrap_or_else(|error| panic!("{error}"));
+        let mut options = SuperoptimizeOptions {
+            search: SearchOptions { kernels: 1, ..SearchOptions::default() },
+            budget: Some(Duration::from_secs(1)),
+            ..SuperoptimizeOptions::default()
+        };
+        options.search.limits.ops = 5;
+        let run = |limit: u64| {
+            let looks = AtomicU64::new(0);
+            let has_time = || looks.fetch_add(1, Ordering::Relaxed) < limit;
+            let (found, report) =
+                search(&program, &options, &|| true, &has_time).unwrap_or_else(|error| panic!("{error}"));
+            (found.len(), report, looks.into_inner())
+        };
+        let (found, report, looks) = run(u64::MAX);
+        assert!(found > 0 && report.counts.states > 4 * STATES_BETWEEN_LOOKS, "{looks} looks: {report:?}");
+        assert!(report.counts.states <= looks * STATES_BETWEEN_LOOKS, "{looks} looks: {report:?}");
+        for limit in [0, 1, 10, looks / 2] {
+            let (found, report, looks) = run(limit);
+            assert_eq!(found, 0, "{limit} looks: {report:?}");
+            assert!(report.stopped.ends_with("ended after 1 s"), "{}", report.stopped);
+            // Those that say no: two of each of both first searches, one before further ones, and one for the report.
+            assert!(looks <= limit + 6, "{looks} looks after {limit}");
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@ mod common;
 use common::programs;
 use common::{program, valid};
 use orch_mugraph::search::cost::SearchDevice;
-use orch_mugraph::search::limits::BlockLimits;
-use orch_mugraph::search::{Found, Outcome, Progress, SearchOptions, SearchReport, resume, search};
+use orch_mugraph::search::limits::{Allowance, BlockLimits};
+use orch_mugraph::search::{Found, Outcome, Progress, Search, SearchOptions, SearchReport, search};
 use orch_mugraph::{MuGraph, VerifyOptions, print, stabilise, verify};
 
 fn run(program: &MuGraph) -> (Vec<Found>, SearchReport) {
@@ -143,8 +143,10 @@ fn an_interrupted_search_goes_on_where_it_was() {
     let options = SearchOptions::default();
     let whole = search(&program, &options).unwrap();
     let (mut progress, mut pauses) = (Progress::default(), 0);
+    let search = Search::new(&program, &options).unwrap();
+    let allowance = Allowance { states: 500, ..Allowance::ENDLESS };
     let resumed = loop {
-        match resume(&program, &options, &mut progress, 500).unwrap() {
+        match search.resume(&mut progress, allowance).unwrap() {
             Outcome::Finished(found, report) => break (found, report),
             Outcome::Paused => pauses += 1,
         }
@@ -153,7 +155,8 @@ fn an_interrupted_search_goes_on_where_it_was() {
     };
     assert_eq!(resumed, whole);
     assert!(pauses > 3, "{pauses}");
-    let other = resume(&common::program("moe"), &options, &mut progress, 500);
+    let other = common::program("moe");
+    let other = Search::new(&other, &options).unwrap().resume(&mut progress, allowance);
     assert!(other.unwrap_err().contains("another program"));
 }
 

@@ -287,7 +287,37 @@ fn exponents_depend_on_each_other_at_any_extent() {
         "{x} t2 = scale(1/7) t1\n t3 = sub t0, t2\n t4 = exp t3\n t5 = sum(1) t4\n output \"o\" t5\n"
     );
     let message = proof(&product, &product).expect_err("exponents that sum to zero").to_string();
-    assert!(message.contains("not jointly uniform"), "{message}");
+    assert!(message.contains("not independent"), "{message}");
+}
+
+/// Exponents that no element of an input enters affinely: those of normed keys, and squares.
+#[test]
+fn exponents_need_not_be_affine() {
+    let keys = " t0 = input \"q\" [2, 8, 16]\n t1 = input \"k\" [2, 16, 32]\n t2 = input \"v\" [2, 32, 8]\n t3 = input \"w\" [1, 16, 1]\n \
+                t4 = square t1\n t5 = sum(1) t4\n t6 = scale(1/16) t5\n t7 = offset(1/1000) t6\n t8 = sqrt t7\n t9 = div t1, t8\n \
+                t10 = mul t9, t3\n t11 = matmul t0, t10\n";
+    let program = format!(
+        "{keys} t12 = exp t11\n t13 = sum(2) t12\n t14 = div t12, t13\n t15 = matmul t14, t2\n output \"o\" t15\n"
+    );
+    let late = format!(
+        "{keys} t12 = exp t11\n t13 = sum(2) t12\n t14 = matmul t12, t2\n t15 = div t14, t13\n output \"o\" t15\n"
+    );
+    let certificate = proof(&program, &late).expect("normed keys");
+    assert!(certificate.rank.is_nonlinear && certificate.log2_bound <= -80.0, "{:?}", certificate.rank);
+    refused("divided by the weight", &program, &late.replace("t10 = mul t9, t3", "t10 = div t9, t3"));
+    refused("a norm over rows", &program, &late.replace("t5 = sum(1) t4", "t5 = sum(2) t4"));
+    let one = " t0 = input \"x\" [4, 8]\n t1 = square t0\n t2 = exp t1\n";
+    let square = format!("{one} output \"o\" t2\n");
+    proved("a square", &square, &square);
+    // Two exponentials of one element.
+    let both = format!("{one} t3 = exp t0\n t4 = add t2, t3\n output \"o\" t4\n");
+    let message = proof(&both, &both).expect_err("exponents of one element").to_string();
+    assert!(message.contains("not independent"), "{message}");
+    // Two exponentials of two elements, which both depend on both.
+    let mixed = " t0 = input \"x\" [4, 8]\n t1 = input \"y\" [4, 8]\n t2 = mul t0, t1\n t3 = square t0\n t4 = add t2, t3\n \
+                 t5 = exp t2\n t6 = exp t4\n t7 = add t5, t6\n output \"o\" t7\n";
+    let message = proof(mixed, mixed).expect_err("exponents of the same elements").to_string();
+    assert!(message.contains("not independent"), "{message}");
 }
 
 #[test]
@@ -409,5 +439,5 @@ fn exponentials_of_other_elements_are_not_taken() {
     let two = " t0 = input \"x\" [4, 8]\n t1 = scale(1000003) t0\n t2 = exp t0\n t3 = exp t1\n \
                output \"a\" t2\n output \"b\" t3\n";
     let message = proof(two, two).expect_err("exponents that depend on each other").to_string();
-    assert!(message.contains("not jointly uniform"), "{message}");
+    assert!(message.contains("not independent"), "{message}");
 }

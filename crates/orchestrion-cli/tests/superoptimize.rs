@@ -19,6 +19,19 @@ const ATTENTION: &str = "mugraph \"small attention\" {
 }
 ";
 
+/// A sum, and its norm times weights: an output is an operand of the other one.
+const SUM_AND_NORM: &str = "mugraph \"sum and norm\" {
+  t0 = input \"x\" [5, 24]
+  t1 = input \"r\" [5, 24]
+  t2 = input \"w\" [24]
+  t3 = add t0, t1
+  t4 = rms_norm(1/1000) t3
+  t5 = mul t4, t2
+  output \"normed\" t5
+  output \"sum\" t3
+}
+";
+
 /// A folder in which the command runs; it is removed at the end.
 struct Folder(PathBuf);
 
@@ -28,6 +41,7 @@ impl Folder {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("attention.txt"), ATTENTION).unwrap();
+        std::fs::write(folder.join("two.txt"), SUM_AND_NORM).unwrap();
         Self(folder)
     }
 
@@ -150,6 +164,84 @@ fn an_executable_runs_and_is_verified() {
     assert!(explained.contains("found by the superoptimizer"), "{explained}");
     let certificate = folder.text("verify small_attention_found.json");
     assert!(certificate.contains("pass"), "{certificate}");
+}
+
+/// The JSON that `verify` prints.
+fn verified(folder: &Folder, file: &str) -> Value {
+    serde_json::from_str(&folder.text(&format!("verify {file} --json -q"))).unwrap()
+}
+
+const TWO_MAIN: &str = "
+#include <stdio.h>
+int sum_and_norm_found_run(const float *, const float *, const float *, float *, float *);
+static float x[120], r[120], w[24], normed[120], sum[120];
+static void fill(float *a, int count, int number) {
+    for (int at = 0; at < count; at++) a[at] = (float)((at * 37 + number * 11) % 19) / 8 - 1;
+}
+int main(void) {
+    fill(x, 120, 0), fill(r, 120, 1), fill(w, 24, 2);
+    if (sum_and_norm_found_run(x, r, w, normed, sum)) return 1;
+    for (int at = 0; at < 120; at++) printf(\"%.9g %.9g\\n\", normed[at], sum[at]);
+    return 0;
+}
+";
+
+#[test]
+fn programs_of_two_outputs_become_code() {
+    let folder = Folder::new("two");
+    folder.text("superoptimize two.txt --emit c --no-calibration -q");
+    std::fs::write(folder.0.join("main.c"), TWO_MAIN).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args("-O2 -march=native -std=gnu11 -Wno-psabi sum_and_norm_found.c main.c -lm -o main".split(' '));
+    succeeds("cc", &cc.current_dir(&folder.0).output().unwrap());
+    let printed = succeeds("main", &Command::new(folder.0.join("main")).output().unwrap());
+    let given: Vec<f64> = printed.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    let (rows, columns) = (5, 24);
+    assert_eq!(given.len(), 2 * rows * columns);
+    for row in 0..rows {
+        let sums: Vec<f64> =
+            (0..columns).map(|at| element(0, row * columns + at) + element(1, row * columns + at)).collect();
+        let square = sums.iter().map(|sum| sum * sum).sum::<f64>() / columns as f64 + 1e-3;
+        for (at, sum) in sums.iter().enumerate() {
+            let normed = sum / square.sqrt() * element(2, at);
+            let [given_norm, given_sum] = [0, 1].map(|output| given[2 * (row * columns + at) + output]);
+            assert!((given_norm - normed).abs() < 1e-5 && (given_sum - sum).abs() < 1e-6, "{row} {at}");
+        }
+    }
+
+    folder.text("superoptimize two.txt --emit orc --no-calibration -q");
+    let outputs = folder.text("run sum_and_norm_found.orc");
+    assert!(outputs.contains("normed") && outputs.contains("sum"), "{outputs}");
+    let answer = verified(&folder, "sum_and_norm_found.orc");
+    assert_eq!(
+        (&answer["pass"], &answer["proofs"][0]["checker"]["answer"]),
+        (&true.into(), &"proved".into())
+    );
+    let part = &answer["parts"][0];
+    assert!(part["pass"] == true && part["kernel_test"]["inputs"].as_u64() > Some(0), "{answer}");
+    assert_eq!(answer["outputs"].as_array().map(Vec::len), Some(2));
+}
+
+/// NVRTC compiles what is written, and needs no GPU.
+#[test]
+fn programs_of_two_outputs_become_cuda() {
+    let folder = Folder::new("cuda");
+    let arguments = "superoptimize two.txt --emit cuda --target cuda:sm_90 --no-calibration -q";
+    let asked = std::env::var_os("ORCHESTRION_TEST_NVRTC");
+    let output = folder.output(&match &asked {
+        Some(path) => format!("{arguments} --nvrtc {}", path.display()),
+        None => arguments.to_owned(),
+    });
+    if asked.is_none() && output.status.code() == Some(4) {
+        eprintln!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    succeeds(arguments, &output);
+    let source = folder.read("sum_and_norm_found.cu");
+    for part in ["output `normed`", "output `sum`", "input `w`", "<<<", "__global__", "chance of 2^-"] {
+        assert!(source.contains(part), "no `{part}` in\n{source}");
+    }
+    assert!(folder.text("verify sum_and_norm_found.json").contains("pass"));
 }
 
 #[test]

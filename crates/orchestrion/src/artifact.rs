@@ -26,7 +26,7 @@ use std::path::Path;
 /// What an artifact begins with.
 pub const MAGIC: &[u8; 8] = b"ORCHEXE\n";
 /// The version of the layout above and of the manifest.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 const HEADER_BYTES: usize = 56;
 const DIGEST_BYTES: usize = 32;
 const ALIGN_BYTES: usize = 64;

@@ -355,8 +355,8 @@ pub struct ProvedPart {
     pub unstable: Option<String>,
     /// The program's inputs, in its order.
     pub inputs: Vec<PartTensor>,
-    /// Its output.
-    pub output: PartTensor,
+    /// Its outputs, in its order.
+    pub outputs: Vec<PartTensor>,
     /// The µGraph's kernels, in its order.
     pub kernels: Vec<PartKernel>,
 }

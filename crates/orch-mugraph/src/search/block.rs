@@ -5,7 +5,7 @@
 //! target are met: they are read off the e-graph's parents of each tile.
 
 use super::algebra::{Algebra, GRID, LOOP, RopeTerm, TILE, Term, WHOLE};
-use super::limits::{BlockLimits, Counts, Goal, Target};
+use super::limits::{BlockLimits, Counts, Goal, STATES_BETWEEN_LOOKS, Target};
 use super::tile::{Dim, Sketch, SketchStep, Source, Structure, TileOp};
 use crate::op::{BinaryFn, UnaryFn};
 use crate::rational::Rational;
@@ -14,46 +14,47 @@ use egg::Id;
 use rustc_hash::FxHashMap;
 
 /// The sketches of a structure from some sources with the fewest operators, and with one more; all of up to `limits.ops`
-/// operators if parts are wanted too.
+/// operators if parts are wanted too. `None` if `goes_on` says no before the end.
 pub fn search_block(
     algebra: &Algebra,
     task: (&Structure, &[Source]),
-    goal: &Goal<'_>,
+    (goal, goes_on): (&Goal<'_>, &(dyn Fn() -> bool + Sync)),
     limits: &BlockLimits,
-) -> (Vec<Sketch>, Counts) {
+) -> Option<(Vec<Sketch>, Counts)> {
+    let search_depth = |ops| search_depth(algebra, task, (goal, goes_on), &BlockLimits { ops, ..*limits });
     if goal.partial {
-        return search_depth(algebra, task, goal, limits);
+        return search_depth(limits.ops);
     }
     let mut counts = Counts::default();
     if limits.abstract_expressions {
         if !reaches(algebra, task, goal, limits) {
             counts.prune("target out of reach");
-            return (Vec::new(), counts);
+            return Some((Vec::new(), counts));
         }
         // What one of the sources is not needed for is found without it.
         let without = |at: usize| [&task.1[..at], &task.1[at + 1..]].concat();
         if (0..task.1.len()).any(|at| reaches(algebra, (task.0, &without(at)), goal, limits)) {
             counts.prune("source not needed");
-            return (Vec::new(), counts);
+            return Some((Vec::new(), counts));
         }
     }
     for ops in task.1.len() + 1..=limits.ops {
-        let (found, own) = search_depth(algebra, task, goal, &BlockLimits { ops, ..*limits });
+        let (found, own) = search_depth(ops)?;
         counts.add(&own);
         if !found.is_empty() && ops < limits.ops {
-            let (found, own) = search_depth(algebra, task, goal, &BlockLimits { ops: ops + 1, ..*limits });
+            let (found, own) = search_depth(ops + 1)?;
             counts.add(&own);
-            return (found, counts);
+            return Some((found, counts));
         }
         // Fewer operators than the limit sufficed to add whatever can be added, or there were too many states.
         if !found.is_empty()
             || own.truncated > 0
             || !own.pruned.contains_key(AT_LIMIT) && !own.pruned.contains_key(OPEN)
         {
-            return (found, counts);
+            return Some((found, counts));
         }
     }
-    (Vec::new(), counts)
+    Some((Vec::new(), counts))
 }
 
 /// Tiles among which the targets are looked for.
@@ -95,18 +96,17 @@ const AT_LIMIT: &str = "operator limit";
 /// Left because too many tiles have no reader.
 const OPEN: &str = "closability";
 
-/// All sketches of up to `limits.ops` operators.
+/// All sketches of up to `limits.ops` operators; `None` if `goes_on` says no before the end.
 fn search_depth(
     algebra: &Algebra,
     (structure, sources): (&Structure, &[Source]),
-    goal: &Goal<'_>,
+    (goal, goes_on): (&Goal<'_>, &(dyn Fn() -> bool + Sync)),
     limits: &BlockLimits,
-) -> (Vec<Sketch>, Counts) {
+) -> Option<(Vec<Sketch>, Counts)> {
     let Some(mut search) = Search::new(algebra, (structure, sources), goal, limits) else {
-        return (Vec::new(), Counts::default());
+        return Some((Vec::new(), Counts::default()));
     };
-    search.visit((0, 0, 0));
-    (search.found, search.counts)
+    search.visit((0, 0, 0), goes_on).then_some((search.found, search.counts))
 }
 
 #[derive(Clone, Debug)]
@@ -157,22 +157,28 @@ impl<'a> Search<'a> {
         Some(Search { algebra, structure, sources, goal, limits, tiles, counts, found, foreign })
     }
 
-    fn visit(&mut self, last: Key) {
+    /// All states that operators lead to from this one; false if `goes_on` says no.
+    fn visit(&mut self, last: Key, goes_on: &(dyn Fn() -> bool + Sync)) -> bool {
         if self.counts.states >= self.limits.states as u64 {
             self.counts.truncated = 1;
-            return;
+            return true;
+        }
+        if self.counts.states.is_multiple_of(STATES_BETWEEN_LOOKS) && !goes_on() {
+            return false;
         }
         self.counts.states += 1;
         let open = self.tiles.iter().filter(|tile| tile.readers == 0).count();
         if self.close(open) {
-            return;
+            return true;
         }
         let left = self.limits.ops.saturating_sub(self.tiles.len());
         if left == 0 {
-            return self.counts.prune(AT_LIMIT);
+            self.counts.prune(AT_LIMIT);
+            return true;
         }
         if self.limits.closability && open > self.most_results() + left {
-            return self.counts.prune(OPEN);
+            self.counts.prune(OPEN);
+            return true;
         }
         // Operators on older tiles alone come before the last one.
         let from = if self.limits.canonical_order { last.0 } else { 0 };
@@ -188,10 +194,14 @@ impl<'a> Search<'a> {
             let args = operands(&tile.step);
             args.iter().for_each(|&arg| self.tiles[arg].readers += 1);
             self.tiles.push(tile);
-            self.visit(if self.limits.canonical_order { key } else { (0, 0, 0) });
+            let is_done = self.visit(if self.limits.canonical_order { key } else { (0, 0, 0) }, goes_on);
             self.tiles.pop();
             args.iter().for_each(|&arg| self.tiles[arg].readers -= 1);
+            if !is_done {
+                return false;
+            }
         }
+        true
     }
 
     /// True if there is a tile of this value, known no later.

@@ -88,7 +88,25 @@ impl Counts {
 /// A result of the program: class and dimensions.
 pub type Target = (Id, Vec<Dim>);
 
+/// States of a search within a kernel between two looks at whether to go on: some milliseconds.
+pub const STATES_BETWEEN_LOOKS: u64 = 1024;
+
+/// How far a search goes before it pauses.
+#[derive(Clone, Copy)]
+pub struct Allowance<'a> {
+    /// States, about: the limit is looked at between searches within kernels.
+    pub states: u64,
+    /// Asked by all threads, each time after [`STATES_BETWEEN_LOOKS`] states at most; the search pauses at the first `false`.
+    pub goes_on: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Allowance<'_> {
+    /// No limit.
+    pub const ENDLESS: Allowance<'static> = Allowance { states: u64::MAX, goes_on: &|| true };
+}
+
 /// What a search within a kernel is for.
+#[derive(Clone, Copy)]
 pub struct Goal<'a> {
     /// The program's results, each once.
     pub targets: &'a [Target],

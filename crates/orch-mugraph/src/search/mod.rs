@@ -38,7 +38,7 @@ use build::build;
 use cost::{Beside, PartCounts, SearchDevice};
 use egg::{Id, Language};
 use labels::Labels;
-use limits::{BlockLimits, Counts, InputSet, Target};
+use limits::{Allowance, BlockLimits, Counts, InputSet, Target};
 use pairs::Candidates;
 pub use progress::Progress;
 use rope::{Rope, ropes};
@@ -126,7 +126,7 @@ pub struct SearchReport {
 pub enum Outcome {
     /// It is complete.
     Finished(Vec<Found>, SearchReport),
-    /// It met its allowance of states; what was done is in its progress.
+    /// It met its allowance; what was done is in its progress.
     Paused,
 }
 
@@ -135,32 +135,41 @@ pub enum Outcome {
 /// # Errors
 /// Says what about the program the search does not cover.
 pub fn search(program: &MuGraph, options: &SearchOptions) -> Result<(Vec<Found>, SearchReport), String> {
-    match resume(program, options, &mut Progress::default(), u64::MAX)? {
+    let mut progress = Progress::default();
+    match Search::new(program, options)?.resume(&mut progress, Allowance::ENDLESS)? {
         Outcome::Finished(found, report) => Ok((found, report)),
         Outcome::Paused => Err("the search paused without a limit".into()),
     }
 }
 
-/// Goes on with a search, for about so many states. Progress may be written to a file meanwhile; results are those of an
-/// uninterrupted search.
-///
-/// # Errors
-/// As [`search`], and if the progress is that of another search.
-pub fn resume(
-    program: &MuGraph,
-    options: &SearchOptions,
-    progress: &mut Progress,
-    states: u64,
-) -> Result<Outcome, String> {
-    let context = Context::new(program, options)?;
-    progress.begin(program, options, states)?;
-    Ok(match context.search(progress) {
-        Some((found, report)) => Outcome::Finished(found, report),
-        None => {
-            progress.seal();
-            Outcome::Paused
-        }
-    })
+/// A search that may pause: its program, saturated.
+pub struct Search<'a>(Context<'a>);
+
+impl<'a> Search<'a> {
+    /// Prepares the search for µGraphs of a program.
+    ///
+    /// # Errors
+    /// As [`search`].
+    pub fn new(program: &'a MuGraph, options: &'a SearchOptions) -> Result<Search<'a>, String> {
+        Context::new(program, options).map(Search)
+    }
+
+    /// Goes on with the search, as far as the allowance reaches. Progress may be written to a file meanwhile; results are those of an
+    /// uninterrupted search.
+    ///
+    /// # Errors
+    /// If the progress is that of another search.
+    pub fn resume(&self, progress: &mut Progress, allowance: Allowance<'_>) -> Result<Outcome, String> {
+        let Search(context) = self;
+        progress.begin(context.program, context.options)?;
+        Ok(match context.search(progress, allowance) {
+            Some((found, report)) => Outcome::Finished(found, report),
+            None => {
+                progress.seal();
+                Outcome::Paused
+            }
+        })
+    }
 }
 
 /// Left because no counts make it cheap enough.
@@ -296,7 +305,7 @@ impl<'a> Context<'a> {
     }
 
     /// The whole search; `None` if it pauses.
-    fn search(&self, progress: &mut Progress) -> Option<(Vec<Found>, SearchReport)> {
+    fn search(&self, progress: &mut Progress, mut left: Allowance<'_>) -> Option<(Vec<Found>, SearchReport)> {
         let options = self.options;
         let (terms, saturated) = (self.algebra.size, self.algebra.saturated);
         let mut report = SearchReport { terms, saturated, ..SearchReport::default() };
@@ -304,7 +313,7 @@ impl<'a> Context<'a> {
         let tasks = self.tasks(&self.sources, false);
         report.structures = tasks.len();
         let mut singles = Candidates::new(options.below_us);
-        for sketch in progress.run(self, &tasks, false, &mut counts)? {
+        for sketch in progress.run(self, (&tasks, false), &mut counts, &mut left)? {
             self.add_single(sketch, &mut singles);
         }
         let mut pairs = Candidates::new(options.below_us.min(singles.least() * options.slack));
@@ -315,14 +324,14 @@ impl<'a> Context<'a> {
             *counts.pruned.entry(COST_BOUND.into()).or_default() += (all - tasks.len()) as u64;
             report.structures += tasks.len();
             let mut partial: BTreeMap<Signature, Vec<Sketch>> = BTreeMap::new();
-            for sketch in progress.run(self, &tasks, true, &mut counts)? {
+            for sketch in progress.run(self, (&tasks, true), &mut counts, &mut left)? {
                 let signature = signature(&sketch);
                 if signature != self.targets {
                     partial.entry(signature).or_default().push(sketch);
                 }
             }
             report.signatures = partial.len();
-            self.add_pairs(partial, &mut pairs, progress, &mut counts)?;
+            self.add_pairs(partial, &mut pairs, progress, (&mut counts, &mut left))?;
         }
         report.counts = counts;
         let mut found = self.screen(singles, &mut report);

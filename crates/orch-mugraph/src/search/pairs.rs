@@ -2,7 +2,7 @@
 
 use super::block::reaches;
 use super::cost::{Beside, PartCounts};
-use super::limits::{Counts, Goal};
+use super::limits::{Allowance, Counts, Goal};
 use super::tile::{Origin, Sketch, Source, Structure};
 use super::{COST_BOUND, Context, Progress, Signature};
 use crate::graph::MuGraph;
@@ -72,7 +72,7 @@ impl Context<'_> {
         partial: BTreeMap<Signature, Vec<Sketch>>,
         candidates: &mut Candidates,
         progress: &mut Progress,
-        counts: &mut Counts,
+        (counts, left): (&mut Counts, &mut Allowance<'_>),
     ) -> Option<()> {
         let (machine, extents) = (&self.options.machine, &self.labels.extents);
         for (signature, mut firsts) in partial {
@@ -81,7 +81,7 @@ impl Context<'_> {
                 counts.prune(COST_BOUND);
                 continue;
             }
-            let seconds = self.seconds(&signature, progress, counts)?;
+            let seconds = self.seconds(&signature, progress, (counts, left))?;
             if seconds.is_empty() {
                 continue;
             }
@@ -94,6 +94,9 @@ impl Context<'_> {
             let least = |first: &&Sketch| fewest.get(&first.structure) == Some(&first.steps.len());
             let mut known = BTreeMap::new();
             for first in firsts.iter().filter(least) {
+                if !(left.goes_on)() {
+                    return None;
+                }
                 self.pair(self.in_order(first), &seconds, &mut known, candidates);
             }
         }
@@ -105,7 +108,7 @@ impl Context<'_> {
         &self,
         signature: &Signature,
         progress: &mut Progress,
-        counts: &mut Counts,
+        (counts, left): (&mut Counts, &mut Allowance<'_>),
     ) -> Option<Vec<Sketch>> {
         let stored = signature.iter().enumerate().map(|(at, (class, dims))| Source {
             class: *class,
@@ -129,7 +132,7 @@ impl Context<'_> {
                 counts.prune("target out of reach");
             }
         }
-        progress.run(self, &tasks, false, counts)
+        progress.run(self, (&tasks, false), counts, left)
     }
 
     /// A sketch with its stores in the order of the signature.

@@ -1,7 +1,7 @@
 //! Running the searches within kernels, on several threads, with a record of what is done.
 
 use super::block::search_block;
-use super::limits::{Counts, Goal};
+use super::limits::{Allowance, Counts, Goal};
 use super::tile::Sketch;
 use super::{Context, SearchOptions, Task};
 use crate::graph::MuGraph;
@@ -19,8 +19,6 @@ pub struct Progress {
     done: Vec<Done>,
     #[serde(skip)]
     known: BTreeMap<(bool, Task), usize>,
-    #[serde(skip)]
-    left: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,13 +33,8 @@ struct Done {
 const BATCH: usize = 32;
 
 impl Progress {
-    /// Prepares to go on with a search, for so many states.
-    pub(super) fn begin(
-        &mut self,
-        program: &MuGraph,
-        options: &SearchOptions,
-        states: u64,
-    ) -> Result<(), String> {
+    /// Prepares to go on with a search.
+    pub(super) fn begin(&mut self, program: &MuGraph, options: &SearchOptions) -> Result<(), String> {
         let described = format!(
             "{} {:?} {:?} {} {}",
             crate::print(program),
@@ -60,7 +53,6 @@ impl Progress {
         }
         let key = |(at, done): (usize, &Done)| ((done.partial, done.task.clone()), at);
         self.known = self.done.iter().enumerate().map(key).collect();
-        self.left = states;
         Ok(())
     }
 
@@ -73,23 +65,24 @@ impl Progress {
         blake3::hash(serde_json::to_string(&self.done).unwrap_or_default().as_bytes()).to_hex().to_string()
     }
 
-    /// The sketches of all tasks, in the order of tasks, whatever the number of threads; `None` if the allowance is used
-    /// up before.
+    /// The sketches of all tasks, in the order of tasks, whatever the number of threads, for so many parts; `None` if the allowance is
+    /// used up before. States are taken from it.
     pub(super) fn run(
         &mut self,
         context: &Context<'_>,
-        tasks: &[Task],
-        partial: bool,
+        (tasks, partial): (&[Task], bool),
         counts: &mut Counts,
+        left: &mut Allowance<'_>,
     ) -> Option<Vec<Sketch>> {
         let missing: Vec<&Task> =
             tasks.iter().filter(|task| !self.known.contains_key(&(partial, (*task).clone()))).collect();
         for batch in missing.chunks(BATCH) {
-            if self.left == 0 {
+            if left.states == 0 {
                 return None;
             }
-            for (task, (sketches, counts)) in batch.iter().zip(run_batch(context, batch, partial)) {
-                self.left = self.left.saturating_sub(counts.states.max(1));
+            for (task, done) in batch.iter().zip(run_batch(context, batch, partial, left.goes_on)) {
+                let (sketches, counts) = done?;
+                left.states = left.states.saturating_sub(counts.states.max(1));
                 let task: Task = (*task).clone();
                 self.known.insert((partial, task.clone()), self.done.len());
                 self.done.push(Done { partial, task, sketches, counts });
@@ -105,10 +98,18 @@ impl Progress {
     }
 }
 
-fn run_batch(context: &Context<'_>, batch: &[&Task], partial: bool) -> Vec<(Vec<Sketch>, Counts)> {
+/// What a search within a kernel came to; `None` if it was ended.
+type Searched = Option<(Vec<Sketch>, Counts)>;
+
+fn run_batch(
+    context: &Context<'_>,
+    batch: &[&Task],
+    partial: bool,
+    goes_on: &(dyn Fn() -> bool + Sync),
+) -> Vec<Searched> {
     let one = |(structure, sources): &Task| {
         let goal = Goal { targets: &context.targets, partial, norms: &context.norms };
-        search_block(&context.algebra, (structure, sources), &goal, &context.limits(sources))
+        search_block(&context.algebra, (structure, sources), (&goal, goes_on), &context.limits(sources))
     };
     let next = AtomicUsize::new(0);
     let work = || {
@@ -117,11 +118,15 @@ fn run_batch(context: &Context<'_>, batch: &[&Task], partial: bool) -> Vec<(Vec<
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(task) = batch.get(at) else { break };
             done.push((at, one(task)));
+            // What was ended has no successor.
+            if done.iter().any(|(_, searched)| searched.is_none()) {
+                break;
+            }
         }
         done
     };
     let threads = context.options.threads.clamp(1, batch.len().max(1));
-    let mut results: Vec<(usize, (Vec<Sketch>, Counts))> = std::thread::scope(|scope| {
+    let mut results: Vec<(usize, Searched)> = std::thread::scope(|scope| {
         // Where the system gives fewer threads than wanted, those that there are do the work.
         let spawn = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
         let others: Vec<_> = (1..threads).map_while(spawn).collect();

@@ -100,7 +100,7 @@ impl Certificate {
         if rank.exponentials > 0 {
             let [checked, all] = rank.elements;
             premises.push(format!(
-                "Exponentials are jointly uniform: each of the {} that an output element reads has an element of {} that no \
+                "Exponents are independent: each of the {} that an output element reads has an element of {} that no \
                  other one depends on; checked for {checked} of {all} elements that are not treated alike.",
                 rank.exponentials,
                 rank.inputs.join(", "),

@@ -426,6 +426,8 @@ pub struct Powers {
     pub factors: u64,
     /// Exponents whose independence is checked.
     pub checked: u64,
+    /// True if some take a value as often as their degree.
+    pub are_nonlinear: bool,
 }
 
 /// The logarithm to base 2 of the chance that one random test accepts two programs that differ, with primes of so many bits:
@@ -433,7 +435,10 @@ pub struct Powers {
 pub fn log2_error(a: &Degrees, b: &Degrees, powers: Powers, bits: u32) -> f64 {
     let total = a.numerator.plus(b.denominator).max(b.numerator.plus(a.denominator));
     let argument = a.argument.plus(b.argument);
-    let factors = 2.0 * powers.factors.max(1) as f64;
+    let degree = argument.inputs.max(1) as f64;
+    // An exponent of a degree has a value that often, or its leading coefficient is zero.
+    let values = if powers.are_nonlinear { 2.0 * degree } else { 1.0 };
+    let factors = 2.0 * powers.factors.max(1) as f64 * values;
     let square = |x: f64| x * x;
     let count = |x: u64, y: u64| x as f64 + y as f64;
     // Pairs of arguments that may agree by accident; and a dependent or foreign exponent, with any other.
@@ -442,7 +447,8 @@ pub fn log2_error(a: &Degrees, b: &Degrees, powers: Powers, bits: u32) -> f64 {
         // The smaller prime is not below a quarter of 2^bits.
         (degree.inputs as f64 + factors * degree.exponentials as f64) / f64::from(bits - 2).exp2()
     };
-    let checks = 6.0 * powers.checked as f64 * (argument.inputs.max(1) as f64) / f64::from(bits - 2).exp2();
+    let halves = if powers.are_nonlinear { 4.0 * (powers.checked.max(1) as f64).log2().ceil() } else { 0.0 };
+    let checks = (6.0 + halves) * powers.checked as f64 * degree / f64::from(bits - 2).exp2();
     // Primes that divide a coefficient, among those that are drawn: none divides one that is smaller.
     let dividing = |height: u64| (height / u64::from(bits - 2)) as f64;
     let vanishing = dividing(total.height) + pairs * dividing(argument.height);

@@ -211,7 +211,9 @@ impl Tested<'_> {
         let mut proof = Proof { tests: vec![first], degrees, rank, log2_bound: 0.0 };
         for number in 1..wanted.min(MOST_TESTS as f64) as usize {
             let (test, _, more) = self.test(bits, seed(number), splits)?;
-            let finds_more = more.factors > powers.factors || more.checked > powers.checked;
+            let finds_more = more.factors > powers.factors
+                || more.checked > powers.checked
+                || more.are_nonlinear > powers.are_nonlinear;
             if finds_more && checks.make(Check::SameExponents) {
                 return Err(Rejection::Unproved("tests find different exponents".into()));
             }
@@ -264,7 +266,7 @@ impl Tested<'_> {
         Ok((
             Test { seed, p, q, resampled },
             rank.clone(),
-            Powers { factors, checked: rank.exponentials as u64 },
+            Powers { factors, checked: rank.exponentials as u64, are_nonlinear: rank.is_nonlinear },
         ))
     }
 }

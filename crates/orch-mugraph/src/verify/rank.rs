@@ -1,8 +1,8 @@
-//! Joint uniformity of the exponentials that one output element reads.
+//! Independence of the exponentials that one output element reads.
 //!
-//! The bound of a proof needs exponentials that are independent and uniform. That holds if each exponent has a *pivot*: an
-//! element of an input that it is affine in, with a factor that is not zero, and that no other exponent depends on, the
-//! other elements given. The check is made at the extents of the test: only indices that the program treats element by
+//! The bound of a proof needs exponents that are independent, and take each value with a small chance only. That holds if each exponent has
+//! a *pivot*: an element of an input that it depends on, and that no other exponent depends on, the other elements given. An exponent
+//! that is affine in its pivot is uniform; another one of degree d has a value with a chance of at most d over the prime. The check is made at the extents of the test: only indices that the program treats element by
 //! element are cut. What an output element reads is found backwards from it; pivots are found backwards from exponents,
 //! and checked by residues. Equal exponents are one exponential.
 
@@ -29,6 +29,9 @@ pub struct RankCheck {
     pub inputs: Vec<String>,
     /// Output elements that were looked at, of those that the program does not treat alike.
     pub elements: [usize; 2],
+    /// True if some exponent is not affine in its pivot, so that it may take a value as often as its degree.
+    #[serde(default)]
+    pub is_nonlinear: bool,
 }
 
 /// Elements of outputs that are looked at: the first of all outputs, those in the middle, and the last; each once.
@@ -42,7 +45,7 @@ pub(super) fn looked_at(program: &MuGraph) -> Vec<Vec<(TensorId, usize)>> {
     all
 }
 
-/// Checks that the exponentials are jointly uniform. `splits`: exponents are taken apart into what they are sums of.
+/// Checks that the exponentials are independent. `splits`: exponents are taken apart into what they are sums of.
 ///
 /// # Errors
 /// If they are not, or could not be shown to be.
@@ -74,10 +77,11 @@ pub(super) fn check_rank(
         let groups = probe.groups(&usual, &elements);
         let exponentials = groups.iter().map(|group| group.atoms.len()).sum();
         check.exponentials = check.exponentials.max(exponentials);
-        let pivots = probe.pivots(&inputs, &usual, &groups, stream)?.ok_or_else(|| {
-            EvalError::Unsupported("exponents that an output element reads are not jointly uniform".into())
+        let (pivots, dependence) = probe.pivots(&inputs, &usual, &groups, stream)?.ok_or_else(|| {
+            EvalError::Unsupported("exponents that an output element reads are not independent".into())
         })?;
         names.extend(pivots);
+        check.is_nonlinear |= dependence == Dependence::Other;
     }
     let name = |at: usize| program.inputs().nth(at).map(|(_, name, _)| name.to_owned());
     check.inputs = names.into_iter().filter_map(name).collect();
@@ -109,6 +113,15 @@ struct Group {
 
 /// Elements of inputs: the input's number and the position.
 type Pivots = Vec<(usize, usize)>;
+
+/// How exponents depend on their own pivots.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dependence {
+    /// Affinely, with a factor that is not zero.
+    Affine,
+    /// In any other way.
+    Other,
+}
 
 struct Probe<'a> {
     program: &'a MuGraph,
@@ -172,19 +185,20 @@ impl Probe<'_> {
         }
     }
 
-    /// Inputs with pivots of all groups together; `None` if there are none.
+    /// Inputs with pivots of all groups together, and how exponents depend on these; `None` if there are none.
     fn pivots(
         &self,
         inputs: &[Residues],
         usual: &Values,
         groups: &[Group],
         stream: &mut Stream,
-    ) -> Result<Option<BTreeSet<usize>>, EvalError> {
+    ) -> Result<Option<(BTreeSet<usize>, Dependence)>, EvalError> {
         let available: usize = inputs.iter().map(|input| crate::op::elems(&input.shape)).sum();
         if groups.iter().map(|group| group.atoms.len()).sum::<usize>() > available {
             return Ok(None);
         }
         let mut chosen: Vec<Pivots> = Vec::new();
+        let mut dependence = Dependence::Affine;
         for group in groups {
             let ways: Vec<Pivots> = group
                 .atoms
@@ -199,8 +213,9 @@ impl Probe<'_> {
             let mut found = false;
             for way in 0..count {
                 chosen.push(ways.iter().map(|ends| ends[way]).collect());
-                if self.are_pivots(inputs, usual, (&groups[..chosen.len()], &chosen), stream)? {
-                    found = true;
+                let so_far = (&groups[..chosen.len()], chosen.as_slice());
+                if let Some(own) = self.dependence(inputs, usual, so_far, stream)? {
+                    (found, dependence) = (true, own);
                     break;
                 }
                 chosen.pop();
@@ -209,47 +224,78 @@ impl Probe<'_> {
                 return Ok(None);
             }
         }
-        Ok(Some(chosen.iter().flatten().map(|(input, _)| *input).collect()))
+        Ok(Some((chosen.iter().flatten().map(|(input, _)| *input).collect(), dependence)))
     }
 
-    /// True if each exponent is affine in its own pivot and does not depend on the others: pivots are moved by `r`, by
-    /// `2 r`, and by other random numbers.
-    fn are_pivots(
+    /// How each exponent depends on its own pivot, if it does, and on no other one.
+    ///
+    /// All pivots are moved by `r`, by `2 r`, and by other random numbers: what changes in proportion to its own pivot's move is affine in it
+    /// and does not depend on the others. Otherwise one half of the pivots is moved at a time, by each bit of their numbers, so that
+    /// any two are told apart: then exponents change whose own pivots were moved, and no others.
+    fn dependence(
         &self,
         inputs: &[Residues],
         usual: &Values,
         (groups, pivots): (&[Group], &[Pivots]),
         stream: &mut Stream,
-    ) -> Result<bool, EvalError> {
+    ) -> Result<Option<Dependence>, EvalError> {
         let q = self.base.q();
         let all: Vec<(usize, usize)> = pivots.iter().flatten().copied().collect();
         if all.iter().collect::<BTreeSet<_>>().len() < all.len() {
-            return Ok(false);
+            return Ok(None);
         }
         let mut draw = || -> Vec<u64> { all.iter().map(|_| 1 + stream.below(q.prime - 1)).collect() };
         let (once, other) = (draw(), draw());
         let twice: Vec<u64> = once.iter().map(|&r| q.add(r, r)).collect();
-        let mut changes = Vec::new();
-        for by in [&once, &twice, &other] {
-            let mut inputs = inputs.to_vec();
-            for (&(input, at), &by) in all.iter().zip(by) {
-                let Some(part) = &mut inputs[input].q else { return Ok(false) };
-                let part = Arc::make_mut(part);
-                part.data[at] = q.add(part.data[at], by);
-            }
-            let moved = self.exponents(&inputs)?;
-            let mut change = Vec::with_capacity(all.len());
-            for group in groups {
-                let (before, after) = (&usual[&group.key].0, moved.get(&group.key).map(|(after, _)| after));
-                let Some(after) = after.filter(|after| after.shape == before.shape) else { return Ok(false) };
-                change.extend(group.atoms.iter().map(|&at| q.sub(after.data[at], before.data[at])));
-            }
-            changes.push(change);
+        let moved = |by: &[u64]| self.changes(inputs, (usual, groups), &all, by);
+        let (Some(first), Some(second), Some(third)) = (moved(&once)?, moved(&twice)?, moved(&other)?) else {
+            return Ok(None);
+        };
+        let is_affine = |at: usize| {
+            second[at] == q.add(first[at], first[at])
+                && q.mul(first[at], other[at]) == q.mul(third[at], once[at])
+        };
+        if first.contains(&0) {
+            return Ok(None);
         }
-        Ok((0..all.len()).all(|at| {
-            let [first, second, third] = [0, 1, 2].map(|number| changes[number][at]);
-            first != 0 && second == q.add(first, first) && q.mul(first, other[at]) == q.mul(third, once[at])
-        }))
+        if (0..all.len()).all(is_affine) {
+            return Ok(Some(Dependence::Affine));
+        }
+        let bits = usize::BITS - (all.len() - 1).leading_zeros();
+        for (bit, side) in (0..bits).flat_map(|bit| [(bit, 0), (bit, 1)]) {
+            let is_moved = |at: usize| at >> bit & 1 == side;
+            let by: Vec<u64> = (0..all.len()).map(|at| if is_moved(at) { once[at] } else { 0 }).collect();
+            let Some(changes) = moved(&by)? else { return Ok(None) };
+            if changes.iter().enumerate().any(|(at, &change)| is_moved(at) != (change != 0)) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Dependence::Other))
+    }
+
+    /// What exponents change by when elements of inputs are moved; `None` if the program is another one then.
+    fn changes(
+        &self,
+        inputs: &[Residues],
+        (usual, groups): (&Values, &[Group]),
+        elements: &[(usize, usize)],
+        by: &[u64],
+    ) -> Result<Option<Vec<u64>>, EvalError> {
+        let q = self.base.q();
+        let mut inputs = inputs.to_vec();
+        for (&(input, at), &by) in elements.iter().zip(by) {
+            let Some(part) = &mut inputs[input].q else { return Ok(None) };
+            let part = Arc::make_mut(part);
+            part.data[at] = q.add(part.data[at], by);
+        }
+        let moved = self.exponents(&inputs)?;
+        let mut changes = Vec::with_capacity(elements.len());
+        for group in groups {
+            let (before, after) = (&usual[&group.key].0, moved.get(&group.key).map(|(after, _)| after));
+            let Some(after) = after.filter(|after| after.shape == before.shape) else { return Ok(None) };
+            changes.extend(group.atoms.iter().map(|&at| q.sub(after.data[at], before.data[at])));
+        }
+        Ok(Some(changes))
     }
 }
 

@@ -16,7 +16,6 @@ pub fn proved_parts(
     let part = |part: &PlannedPart| {
         let PlannedPart { proof, substitute, columns } = part;
         let graph = substitute.proved.graph().ok()?;
-        let [(output, _)] = graph.outputs() else { return None };
         let kernel = |(&step, (defines, _)): (&usize, (orch_mugraph::TensorId, _))| {
             let ColumnBody::Kernel { kernel, .. } = implementation.columns[step].body else { return None };
             let bindings = &implementation.kernels[kernel].design.kernel.bindings;
@@ -38,6 +37,7 @@ pub fn proved_parts(
             })
         };
         let inputs = graph.inputs().zip(&substitute.views.inputs);
+        let outputs = graph.outputs().iter().zip(&substitute.views.outputs);
         let certificate = &substitute.proved.certificate;
         Some(ProvedPart {
             proof: *proof,
@@ -46,7 +46,7 @@ pub fn proved_parts(
             premises: premises(part, &graph),
             unstable: substitute.proved.unstable.clone(),
             inputs: inputs.map(|((_, name, _), view)| tensor(name, view)).collect(),
-            output: tensor(output, &substitute.views.output),
+            outputs: outputs.map(|((name, _), view)| tensor(name, view)).collect(),
             kernels: columns.iter().zip(graph.kernel_nodes()).map(kernel).collect::<Option<_>>()?,
         })
     };

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// A proved µGraph in place of some primitives.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Substitute {
-    /// Where its inputs and its output are.
+    /// Where its inputs and outputs are.
     pub views: StoredViews,
     /// True if the primitives subtract maxima from exponents and the program does not.
     pub must_be_stable: bool,
@@ -18,13 +18,13 @@ pub struct Substitute {
     pub proved: Proved,
 }
 
-/// How the inputs and the output of a µGraph lie in tensors of the graph.
+/// How the inputs and outputs of a µGraph lie in tensors of the graph.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StoredViews {
     /// In the order of the µGraph's inputs.
     pub inputs: Vec<StoredView>,
-    /// Of its only output.
-    pub output: StoredView,
+    /// In the order of its outputs, at least one.
+    pub outputs: Vec<StoredView>,
 }
 
 /// A tensor of a µGraph in the memory of a tensor of the graph: element `[i, j, ..]` is at
@@ -51,7 +51,7 @@ pub enum SubstituteTensor {
 }
 
 impl Substitute {
-    /// What identifies its kernels: the µGraph, and how its inputs and output lie in memory.
+    /// What identifies its kernels: the µGraph, and how its inputs and outputs lie in memory.
     pub fn key(&self) -> String {
         format!("{} {}", self.proved.certificate.candidate, self.views.key())
     }
@@ -70,7 +70,7 @@ impl StoredViews {
         let view = |view: &StoredView| {
             format!("{:?} {}{}", view.strides, view.offset, view.band.map(band).unwrap_or_default())
         };
-        let views: Vec<String> = self.inputs.iter().chain([&self.output]).map(view).collect();
+        let views: Vec<String> = self.inputs.iter().chain(&self.outputs).map(view).collect();
         views.join(" ")
     }
 
@@ -99,9 +99,12 @@ impl StoredViews {
         let mut stored: Vec<Stored> =
             graph.shapes().iter().map(|shape| Stored::row_major(DType::F32, shape)).collect();
         let mut tensors: Vec<SubstituteTensor> = (0..stored.len()).map(SubstituteTensor::Inner).collect();
-        let [(_, output)] = graph.outputs() else { return None };
-        let inputs = graph.inputs().map(|(tensor, ..)| tensor);
-        for (tensor, view) in inputs.zip(&self.inputs).chain([(*output, &self.output)]) {
+        if (graph.inputs().count(), graph.outputs().len()) != (self.inputs.len(), self.outputs.len()) {
+            return None;
+        }
+        let inputs = graph.inputs().map(|(tensor, ..)| tensor).zip(&self.inputs);
+        let outputs = graph.outputs().iter().map(|(_, tensor)| *tensor).zip(&self.outputs);
+        for (tensor, view) in inputs.chain(outputs) {
             let id = TensorId(view.tensor);
             if id.index() >= ctx.graph.tensors().len() || view.strides.len() != graph.shape(tensor).len() {
                 return None;
@@ -115,7 +118,12 @@ impl StoredViews {
             };
             // Nothing reads a mask that is computed, which need not be a tensor that the units of the region see.
             if view.band.is_none() {
-                tensors[tensor.index()] = SubstituteTensor::Graph(id);
+                let place = &mut tensors[tensor.index()];
+                // One tensor of the µGraph is not stored to two of the graph.
+                if matches!(*place, SubstituteTensor::Graph(other) if other != id) {
+                    return None;
+                }
+                *place = SubstituteTensor::Graph(id);
             }
         }
         Some((stored, tensors))

@@ -2,7 +2,7 @@
 //! if somebody else had written them.
 
 use super::requests::{candidate, is_searched, regions_of_products};
-use super::views::stored_views;
+use super::views::region_views;
 use crate::plan::context::PlanContext;
 use crate::plan::implementation::Chosen;
 use crate::plan::substitute::Substitute;
@@ -23,10 +23,10 @@ pub fn all_hold(ctx: PlanContext<'_>, chosen: &[Chosen], options: &Options) -> R
     let regions = regions_of_products(ctx.graph);
     let is_of = |region: &&Region, (chosen, substitute): &(&Chosen, &Substitute)| {
         let found = || {
-            let views = stored_views(region, ctx).filter(|views| *views == substitute.views)?;
-            candidate(region, &views, &consumers, ctx)
+            let views = region_views(region, ctx).filter(|views| *views == substitute.views)?;
+            candidate(&region.nodes, &views, &consumers, ctx)
         };
-        region.output.tensor.0 == substitute.views.output.tensor
+        substitute.views.outputs.iter().all(|view| view.tensor == region.output.tensor.0)
             && region.subtracts_maxima == substitute.must_be_stable
             && is_searched(region, ctx)
             && found().is_some_and(|found| found == chosen.candidate)

@@ -3,7 +3,7 @@
 //! A program is a region of the graph ([`regions`]). It may gain what the plan by templates spends on the kernels that compute
 //! it, minus the least that any kernel of it costs.
 
-use super::views::stored_views;
+use super::views::region_views;
 use crate::Options;
 use crate::plan::context::PlanContext;
 use crate::plan::substitute::StoredViews;
@@ -26,7 +26,7 @@ pub struct SearchRequest {
     pub program: MuGraph,
     /// True if exponentials must be relative to maxima.
     pub must_be_stable: bool,
-    /// The units of each use, and where inputs and output are.
+    /// The units of each use, and where inputs and outputs are.
     pub uses: Vec<(Candidate, StoredViews)>,
     /// What the plan by templates spends on the kernels that overlap a use, of the use where that is most.
     pub spent_us: f64,
@@ -54,8 +54,8 @@ pub fn search_requests(
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
     let consumers = ctx.graph.consumers();
     for region in regions_of_products(ctx.graph) {
-        let Some(views) = stored_views(&region, ctx).filter(|_| is_searched(&region, ctx)) else { continue };
-        let Some(candidate) = candidate(&region, &views, &consumers, ctx) else { continue };
+        let Some(views) = region_views(&region, ctx).filter(|_| is_searched(&region, ctx)) else { continue };
+        let Some(candidate) = candidate(&region.nodes, &views, &consumers, ctx) else { continue };
         let own = |kernel: &&KernelCost<'_>| {
             kernel.units.iter().filter(|unit| candidate.nodes.contains(unit)).count()
         };
@@ -124,19 +124,20 @@ fn is_rounded(region: &Region, PlanContext { graph, storage, .. }: PlanContext<'
     read.chain(computed).all(|tensor| storage.rounding(tensor) == OperandRounding::Half)
 }
 
-/// The units of a region; `None` if it cuts through some, or reads what is not stored. Masks that are bands are not read.
+/// The units of primitives that a substitute replaces; `None` if these cut through some, or read what is not stored. Masks that are bands
+/// are not read.
 pub fn candidate(
-    region: &Region,
+    replaced: &[NodeId],
     views: &StoredViews,
     consumers: &[Vec<NodeId>],
     ctx: PlanContext<'_>,
 ) -> Option<Candidate> {
     let PlanContext { graph, units, .. } = ctx;
-    let unread = unread(region, views, consumers, graph);
+    let unread = unread(replaced, views, consumers, graph);
     let mut nodes = Vec::new();
     for (number, members) in units.members.iter().enumerate() {
-        let is_replaced = |node: &NodeId| region.nodes.contains(node) || unread.contains(node);
-        match members.iter().any(|node| region.nodes.contains(node)) {
+        let is_replaced = |node: &NodeId| replaced.contains(node) || unread.contains(node);
+        match members.iter().any(|node| replaced.contains(node)) {
             false => {}
             true if members.iter().all(is_replaced) => nodes.push(NodeId(number as u32)),
             true => return None,
@@ -146,20 +147,16 @@ pub fn candidate(
     let mut inputs: Vec<TensorId> = read.map(|view| TensorId(view.tensor)).collect();
     inputs.sort_unstable();
     inputs.dedup();
-    let output = region.output.tensor;
     let is_stored = |tensor: &TensorId| graph.producer(*tensor).is_none_or(|node| !units.is_free(node));
-    let is_whole = inputs.iter().all(is_stored) && units.produce(&nodes, output);
-    (is_whole && !nodes.is_empty()).then_some(Candidate {
-        nodes,
-        inputs,
-        outputs: vec![output],
-        is_convex: true,
-    })
+    let outputs: Vec<TensorId> = views.outputs.iter().map(|view| TensorId(view.tensor)).collect();
+    let is_whole =
+        inputs.iter().all(is_stored) && outputs.iter().all(|output| units.produce(&nodes, *output));
+    (is_whole && !nodes.is_empty()).then_some(Candidate { nodes, inputs, outputs, is_convex: true })
 }
 
-/// The primitives outside of a region whose results nothing reads once the region's masks that are bands are not read.
+/// The primitives beside those that are replaced whose results nothing reads once masks that are bands are not read.
 fn unread(
-    region: &Region,
+    replaced: &[NodeId],
     views: &StoredViews,
     consumers: &[Vec<NodeId>],
     graph: &PrimGraph,
@@ -172,8 +169,7 @@ fn unread(
         let Some(id) = graph.producer(tensor) else { continue };
         let is_unread = |tensor: &TensorId| {
             let mut readers = consumers[tensor.index()].iter();
-            !is_output(tensor)
-                && readers.all(|reader| region.nodes.contains(reader) || unread.contains(reader))
+            !is_output(tensor) && readers.all(|reader| replaced.contains(reader) || unread.contains(reader))
         };
         if graph.node(id).outputs.iter().all(is_unread) && unread.insert(id) {
             pending.extend(&graph.node(id).inputs);

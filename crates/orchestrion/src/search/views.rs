@@ -1,15 +1,24 @@
-//! Regions of the graph in memory: the strides of a µGraph's inputs and output in tensors that are stored in any order.
+//! Programs of parts of the graph in memory: the strides of inputs and outputs in tensors that are stored in any order.
 
 use crate::plan::context::PlanContext;
 use crate::plan::substitute::{StoredView, StoredViews};
 use orch_compute::Layout;
 use orch_ir::Shape;
-use orch_mugraph::InputKind;
 use orch_mugraph::extract::{Region, View, mask_band};
+use orch_mugraph::{InputKind, MuGraph};
 
-/// Inputs and output of a region in memory; `None` if some view of them has no strides there.
-pub fn stored_views(region: &Region, ctx: PlanContext<'_>) -> Option<StoredViews> {
-    let program = &region.program;
+/// Inputs and output of a region in memory, as [`stored_views`].
+pub fn region_views(region: &Region, ctx: PlanContext<'_>) -> Option<StoredViews> {
+    stored_views(&region.program, &region.inputs, std::slice::from_ref(&region.output), ctx)
+}
+
+/// Inputs and outputs of a program, which are views of the graph's tensors, in memory; `None` if one has no strides there.
+pub fn stored_views(
+    program: &MuGraph,
+    inputs: &[View],
+    outputs: &[View],
+    ctx: PlanContext<'_>,
+) -> Option<StoredViews> {
     let view = |view: &View, tensor| {
         let (shape, layout) = (ctx.graph.shape(view.tensor), ctx.storage.layout(view.tensor));
         in_memory(view, program.shape(tensor), shape, layout)
@@ -19,14 +28,14 @@ pub fn stored_views(region: &Region, ctx: PlanContext<'_>) -> Option<StoredViews
         let is_computed = computes_bands && kind == InputKind::Mask;
         is_computed.then(|| mask_band(ctx.graph, own, program.shape(tensor))).flatten()
     };
-    let inputs = region.inputs.iter().zip(program.inputs());
+    let inputs = inputs.iter().zip(program.inputs());
     let inputs: Option<Vec<StoredView>> = inputs
         .map(|(own, (tensor, _, kind))| {
             Some(StoredView { band: band(own, tensor, kind), ..view(own, tensor)? })
         })
         .collect();
-    let [(_, output)] = program.outputs() else { return None };
-    Some(StoredViews { inputs: inputs?, output: view(&region.output, *output)? })
+    let outputs = outputs.iter().zip(program.outputs()).map(|(own, (_, tensor))| view(own, *tensor));
+    Some(StoredViews { inputs: inputs?, outputs: outputs.collect::<Option<_>>()? })
 }
 
 /// A view of a tensor, which is stated in row-major order, in the memory order of `layout`; `None` if some dimension of the view

@@ -6,8 +6,8 @@ use crate::Error;
 use crate::plan::context::PlanContext;
 use crate::plan::implementation::Chosen;
 use crate::plan::substitute::Substitute;
-use orch_ir::TensorId;
-use orch_mugraph::extract::{Region, View};
+use orch_ir::{NodeId, TensorId};
+use orch_mugraph::extract::View;
 use orch_mugraph::lower::Stored;
 use orch_mugraph::{MuGraph, Proved};
 
@@ -26,7 +26,7 @@ impl WholeProgram<'_> {
     /// The only step of a plan for the program's primitives.
     ///
     /// # Errors
-    /// If the program has several outputs, or its output is a view of another tensor.
+    /// If an output of the program is a view of another tensor.
     pub fn chosen(&self, ctx: PlanContext<'_>) -> Result<Chosen, Error> {
         let graph = ctx.graph;
         let limit = |reason: &str| Error::Unsupported(format!("program `{}`: {reason}", self.program.name));
@@ -40,20 +40,15 @@ impl WholeProgram<'_> {
                 .for_each(|(s, _)| *s = 0);
             View { tensor, strides, offset: 0 }
         };
-        let [(_, output)] = graph.outputs[..] else {
-            return Err(limit("kernels are made of programs with one output"));
+        let views_of = |tensors: &[(String, TensorId)]| -> Vec<View> {
+            tensors.iter().map(|(_, tensor)| view(*tensor)).collect()
         };
-        let region = Region {
-            program: self.program.clone(),
-            inputs: graph.inputs.iter().map(|(_, tensor)| view(*tensor)).collect(),
-            output: view(output),
-            nodes: graph.node_ids().collect(),
-            subtracts_maxima: self.must_be_stable,
-            premises: Vec::new(),
-        };
-        let views = stored_views(&region, ctx).ok_or_else(|| limit("its tensors have no order in memory"))?;
-        let candidate = candidate(&region, &views, &graph.consumers(), ctx)
-            .ok_or_else(|| limit("its output is a view of another tensor"))?;
+        let (inputs, outputs) = (views_of(&graph.inputs), views_of(&graph.outputs));
+        let views = stored_views(self.program, &inputs, &outputs, ctx)
+            .ok_or_else(|| limit("its tensors have no order in memory"))?;
+        let nodes: Vec<NodeId> = graph.node_ids().collect();
+        let candidate = candidate(&nodes, &views, &graph.consumers(), ctx)
+            .ok_or_else(|| limit("an output is a view of another tensor"))?;
         let substitute =
             Substitute { views, must_be_stable: self.must_be_stable, proved: self.proved.clone() };
         Ok(Chosen { candidate, substitute: Some(substitute) })

@@ -223,7 +223,7 @@ fn asked(certificate: &Certificate) -> CheckerAnswer {
         Err(problem) => Verdict::CannotSay(problem),
     };
     let (answer, reason, log2_bound) = match verdict {
-        Verdict::Proved(proof) => ("proved", proof.premise().map(str::to_owned), Some(proof.log2_bound)),
+        Verdict::Proved(proof) => ("proved", proof.premise.map(str::to_owned), Some(proof.log2_bound)),
         Verdict::Refuted(witness) => ("refuted", Some(witness.to_string()), None),
         Verdict::CannotSay(reason) => ("cannot say", Some(reason), None),
     };

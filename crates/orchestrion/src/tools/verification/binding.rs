@@ -91,21 +91,20 @@ fn texts(part: &ProvedPart, certificate: &Certificate) -> Result<MuGraph, String
     };
     let program = parsed("program", &certificate.program, &part.program)?;
     let graph = parsed("µGraph", &certificate.candidate, &part.candidate)?;
-    let bound: Vec<&str> = part.inputs.iter().map(|input| input.name.as_str()).collect();
     for (what, own) in [("program", &program), ("µGraph", &graph)] {
-        let names: Vec<&str> = own.inputs().map(|(_, name, _)| name).collect();
-        if names != bound {
-            let (names, bound) = (names.join(", "), message::name(&bound.join(", ")));
-            return Err(format!("the inputs of its {what} are {names}, and it is bound to {bound}"));
-        }
-        let [(output, _)] = own.outputs() else { return Err(format!("its {what} has several outputs")) };
-        if *output != part.output.name {
-            let name = message::name(&part.output.name);
-            return Err(format!("the output of its {what} is {output}, and it is bound to {name}"));
+        let inputs: Vec<&str> = own.inputs().map(|(_, name, _)| name).collect();
+        let outputs: Vec<&str> = own.outputs().iter().map(|(name, _)| name.as_str()).collect();
+        for (side, names, bound) in [("inputs", inputs, &part.inputs), ("outputs", outputs, &part.outputs)] {
+            let bound: Vec<&str> = bound.iter().map(|tensor| tensor.name.as_str()).collect();
+            if names != bound {
+                let (names, bound) = (names.join(", "), message::name(&bound.join(", ")));
+                return Err(format!("the {side} of its {what} are {names}, and it is bound to {bound}"));
+            }
         }
     }
-    let tensors = graph.inputs().map(|(tensor, ..)| tensor).chain([graph.outputs()[0].1]);
-    let bound = part.inputs.iter().chain([&part.output]);
+    let outputs = graph.outputs().iter().map(|(_, tensor)| *tensor);
+    let tensors = graph.inputs().map(|(tensor, ..)| tensor).chain(outputs);
+    let bound = part.inputs.iter().chain(&part.outputs);
     let fits = |(tensor, bound): (TensorId, &PartTensor)| bound.strides.len() == graph.shape(tensor).len();
     if tensors.zip(bound).all(fits) { Ok(graph) } else { Err("its tensors have other ranks".to_owned()) }
 }

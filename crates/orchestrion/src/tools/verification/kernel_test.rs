@@ -105,13 +105,17 @@ fn test(
         let arrays = arrays.map(|((id, _, kind), input)| read(input, bound.graph.shape(id), kind));
         let arrays: Vec<Array<f64>> = arrays.collect::<Result<_, _>>()?;
         let interpreted = |precision| {
-            let results = floats::interpret(&bound.graph, &arrays, precision);
-            results.map_err(|error| error.to_string())?.pop().ok_or("it has no output".to_owned())
+            floats::interpret(&bound.graph, &arrays, precision).map_err(|error| error.to_string())
         };
         let expected = interpreted(floats::Precision::F64)?;
         let outputs = executable.run(&given).map_err(|error| error.to_string())?;
-        let output = outputs.first().ok_or("it has no output")?;
-        let computed = viewed(&output.to_f64(), &part.output, &expected.shape)?;
+        let written = |(output, expected): (&PartTensor, &Array<f64>)| {
+            let values = alone.outputs.get(&output.tensor).and_then(|&at| outputs.get(at));
+            let values = values.ok_or_else(|| format!("no kernel writes output `{}`", output.name))?;
+            viewed(&values.to_f64(), output, &expected.shape)
+        };
+        let computed: Vec<Array<f64>> =
+            part.outputs.iter().zip(&expected).map(written).collect::<Result<_, _>>()?;
         let scaled = scaled_error(&computed, &expected)?;
         if scaled > found.tolerance {
             // What rounding makes of it by itself.
@@ -135,9 +139,17 @@ fn rounding(precision: Precision) -> (floats::Precision, f64) {
     }
 }
 
+/// The largest error of elements of any output, relative to its largest magnitude.
+fn scaled_error(computed: &[Array<f64>], expected: &[Array<f64>]) -> Result<f64, String> {
+    computed
+        .iter()
+        .zip(expected)
+        .try_fold(0.0f64, |worst, (own, wanted)| Ok(worst.max(scaled_error_of(own, wanted)?)))
+}
+
 /// The largest error of elements that are finite where they are expected to be, relative to the largest magnitude; infinite if one is
 /// not.
-fn scaled_error(computed: &Array<f64>, expected: &Array<f64>) -> Result<f64, String> {
+fn scaled_error_of(computed: &Array<f64>, expected: &Array<f64>) -> Result<f64, String> {
     let (mut worst, mut magnitude) = (0.0f64, 0.0f64);
     for (own, wanted) in computed.data.iter().zip(&expected.data).filter(|(_, wanted)| wanted.is_finite()) {
         let error = (own - wanted).abs();
@@ -183,24 +195,23 @@ struct Alone {
     artifact: Artifact,
     /// The number of the input that is a tensor of the model.
     inputs: BTreeMap<String, usize>,
+    /// The number of the output that is a tensor of the model.
+    outputs: BTreeMap<String, usize>,
 }
 
 impl Alone {
     fn new(artifact: &Artifact, part: &ProvedPart, bound: &Bound<'_>) -> Result<Self, String> {
         let mut memory = AloneMemory {
             part,
-            inputs: BTreeMap::new(),
-            ports: Vec::new(),
+            inputs: Ports::default(),
+            outputs: Ports::default(),
             inner: BTreeMap::new(),
             arena_bytes: 0,
         };
-        let (mut steps, mut kernels, mut libraries, mut outputs) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut steps, mut kernels, mut libraries) = (Vec::new(), Vec::new(), Vec::new());
         for ((step, kernel), PartKernel { arguments, .. }) in bound.kernels.iter().zip(&part.kernels) {
             let slots = step.slots.iter().zip(arguments).map(|(slot, argument)| memory.slot(slot, argument));
             let slots: Vec<Slot> = slots.collect::<Result<_, _>>()?;
-            let written = slots.iter().filter(|slot| matches!(slot.memory, SlotMemory::Output(_)));
-            outputs.extend(written.map(|slot| port(&part.output.name, slot)));
             let library = artifact.libraries.get(kernel.library).ok_or("its kernel has no library")?;
             let number = kernels.len();
             steps.push(StepInfo {
@@ -213,8 +224,8 @@ impl Alone {
             libraries.push(library.clone());
         }
         let manifest = Manifest {
-            inputs: memory.ports,
-            outputs,
+            inputs: memory.inputs.ports,
+            outputs: memory.outputs.ports,
             updates: Vec::new(),
             updatable: Vec::new(),
             arena_bytes: memory.arena_bytes,
@@ -229,16 +240,15 @@ impl Alone {
         };
         let artifact = Artifact { manifest, libraries, constants: Vec::new() };
         artifact.check()?;
-        Ok(Self { artifact, inputs: memory.inputs })
+        Ok(Self { artifact, inputs: memory.inputs.numbers, outputs: memory.outputs.numbers })
     }
 }
 
 /// Where an executable of a part's kernels alone has the tensors.
 struct AloneMemory<'a> {
     part: &'a ProvedPart,
-    /// The number of the input that is a tensor of the model.
-    inputs: BTreeMap<String, usize>,
-    ports: Vec<Port>,
+    inputs: Ports,
+    outputs: Ports,
     /// Where tensors between kernels are in working memory.
     inner: BTreeMap<String, usize>,
     arena_bytes: usize,
@@ -247,14 +257,14 @@ struct AloneMemory<'a> {
 impl AloneMemory<'_> {
     /// The slot of a kernel's argument.
     fn slot(&mut self, slot: &Slot, argument: &PartArgument) -> Result<Slot, String> {
-        let input = self.part.inputs.iter().find(|input| input.name == argument.name);
-        let memory = match input {
-            Some(input) => SlotMemory::Input(*self.inputs.entry(input.tensor.clone()).or_insert_with(|| {
-                self.ports.push(port(&input.tensor, slot));
-                self.ports.len() - 1
-            })),
-            None if argument.name == self.part.output.name => SlotMemory::Output(0),
-            None => {
+        let among = |tensors: &[PartTensor]| {
+            let found = tensors.iter().find(|tensor| tensor.name == argument.name);
+            found.map(|found| found.tensor.clone())
+        };
+        let memory = match (among(&self.part.inputs), among(&self.part.outputs)) {
+            (Some(input), _) => SlotMemory::Input(self.inputs.number(&input, slot)),
+            (None, Some(output)) => SlotMemory::Output(self.outputs.number(&output, slot)),
+            (None, None) => {
                 let end = self.arena_bytes.next_multiple_of(ALIGN_BYTES);
                 let offset = *self.inner.entry(argument.name.clone()).or_insert(end);
                 let bytes = offset.checked_add(slot.bytes).ok_or("its working memory is too large")?;
@@ -266,7 +276,21 @@ impl AloneMemory<'_> {
     }
 }
 
-/// A slot's tensor as an input or output.
-fn port(name: &str, slot: &Slot) -> Port {
-    Port { name: name.to_owned(), dtype: slot.dtype.clone(), shape: slot.shape.clone() }
+/// The inputs or outputs of an executable.
+#[derive(Default)]
+struct Ports {
+    ports: Vec<Port>,
+    /// By the names of the model's tensors.
+    numbers: BTreeMap<String, usize>,
+}
+
+impl Ports {
+    /// The number of the port of a slot's tensor.
+    fn number(&mut self, tensor: &str, slot: &Slot) -> usize {
+        *self.numbers.entry(tensor.to_owned()).or_insert_with(|| {
+            let (dtype, shape) = (slot.dtype.clone(), slot.shape.clone());
+            self.ports.push(Port { name: tensor.to_owned(), dtype, shape });
+            self.ports.len() - 1
+        })
+    }
 }
