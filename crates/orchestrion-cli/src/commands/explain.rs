@@ -64,12 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         let path = compiled.display();
         return Err(Error::Input(format!("{path} is compiled already: --dump-after needs the model")));
     }
-<<<<<<< HEAD
-    let options = Options { dump_after, ..arguments.compile.options() };
-=======
     let options = Options { dump_after, threads: arguments.threads, ..arguments.compile.options() };
-    let first = data::artifact(&arguments.model, &options)?;
->>>>>>> cpu
     if let Some(wanted) = &arguments.source {
         for kernel in data::manifest(&arguments.model, &options)?
             .kernels
