@@ -273,6 +273,30 @@ def test_what_is_not_supported_stays_with_eager() -> None:
         compiled(mixed, strict=True)(x)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_bags_of_embeddings_are_compiled_with_their_gradient(mode: str) -> None:
+    bag = nn.EmbeddingBag(50, 8, mode=mode)
+    indices = torch.randint(0, 50, (6, 10))
+    check(bag, indices)
+    weighted = nn.EmbeddingBag(50, 8, mode="sum")
+    check(weighted, indices, None, torch.rand(6, 10))
+    gradients = []
+    for function in (bag, compiled(bag, strict=True)):
+        bag.zero_grad()
+        (function(indices) ** 2).sum().backward()
+        gradients.append(bag.weight.grad.clone())
+    assert_equal(gradients[1], gradients[0])
+
+
+def test_other_bags_of_embeddings_stay_with_eager() -> None:
+    bag = nn.EmbeddingBag(50, 8, mode="max")
+    indices, offsets = torch.randint(0, 50, (12,)), torch.tensor([0, 3, 3, 7])
+    for function, arguments in [(bag, (indices.view(3, 4),)), (nn.EmbeddingBag(50, 8, padding_idx=2), (indices, offsets))]:
+        with torch.no_grad():
+            assert_equal(compiled(function)(*arguments), function(*arguments))
+    assert "embedding_bag" in ot.report()
+
+
 def test_random_numbers_may_be_eagers() -> None:
     model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 8)).train()
     x = torch.randn(4, 8)

@@ -26,6 +26,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from orchestrion._compile import native_options
 from orchestrion._errors import Error, InternalError, UsageError
 from orchestrion.torch import _report
+from orchestrion.torch._bags import replace_regular_bags
 from orchestrion.torch._document import DocumentError, source_line, target_name
 from orchestrion.torch._placement import CPU, graph_device, host_calls
 from orchestrion.torch._report import GraphReport
@@ -135,6 +136,7 @@ def backend(
     :raises UsageError: there is no such mode or option; with `strict`, the graph or a part of it would stay with eager.
     """
     chosen = Options.of(mode, options)
+    replace_regular_bags(gm)
     compiler = _Compiler(chosen, _weights(gm, example_inputs) if chosen.freeze else [])
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=compiler.compiling("forward"),
