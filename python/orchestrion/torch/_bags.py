@@ -39,10 +39,14 @@ def _regular(node: Node) -> dict[str, Any] | None:
     known.apply_defaults()
     given = known.arguments
     indices = given["input"].meta.get("example_value") if isinstance(given["input"], Node) else None
-    is_matrix = isinstance(indices, torch.Tensor) and indices.dim() == 2
     # The mean of no rows is zero there, and not a number of `torch.mean`.
-    holds_rows = is_matrix and isinstance(indices.shape[1], int) and indices.shape[1] > 0
+    holds_rows = isinstance(indices, torch.Tensor) and indices.dim() == 2 and _is_positive(indices.shape[1])
     is_plain = given["offsets"] is None and given["max_norm"] is None and given["padding_idx"] is None
     of_other_gradient = given["scale_grad_by_freq"] or given["sparse"]
     suits = holds_rows and is_plain and not of_other_gradient and given["mode"] in ("sum", "mean")
     return given if suits else None
+
+
+def _is_positive(size: int | torch.SymInt) -> bool:
+    """Whether a size is known, and not zero."""
+    return isinstance(size, int) and size > 0
