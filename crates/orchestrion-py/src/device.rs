@@ -6,7 +6,7 @@
 
 use crate::errors;
 use crate::executable::Ports;
-use crate::tensors::{Allocator, Given, Library, Order, Port, torch_dtype};
+use crate::tensors::{Allocator, Given, Layout, Library, Order, Port, torch_dtype};
 use orchestrion::{
     DType, DeviceAddress, DeviceInput, DeviceRun, DeviceTensor, Error, Executable, Gpu, Stream,
 };
@@ -30,14 +30,26 @@ pub struct RunTensor<'a, 'py> {
     /// The caller's tensor, one in its place, or a new one.
     pub object: Bound<'py, PyAny>,
     port: &'a Port,
-    given: Given<'py>,
-    order: Option<Order>,
+    place: Place<'a, 'py>,
+}
+
+/// Where a tensor is, and how it lies.
+enum Place<'a, 'py> {
+    /// On the GPU of the run, as the executable has it.
+    Known { layout: &'a Layout, address: u64 },
+    /// As its library describes it, with its dimensions in an order.
+    Given(Box<(Given<'py>, Option<Order>)>),
 }
 
 impl<'a, 'py> RunTensor<'a, 'py> {
     fn new(object: Bound<'py, PyAny>, port: &'a Port, given: Given<'py>, order: Option<&[usize]>) -> Self {
         let order = order.map(|order| Order::of(&given, order));
-        Self { object, port, given, order }
+        Self { object, port, place: Place::Given(Box::new((given, order))) }
+    }
+
+    /// A tensor that is known to be on the GPU of the run at this address, and to lie so.
+    pub fn known(object: Bound<'py, PyAny>, port: &'a Port, layout: &'a Layout, address: u64) -> Self {
+        Self { object, port, place: Place::Known { layout, address } }
     }
 
     /// A tensor that PyTorch made for this call.
@@ -49,30 +61,58 @@ impl<'a, 'py> RunTensor<'a, 'py> {
         Ok(Self::new(object, port, given, order))
     }
 
+    fn dtype(&self) -> DType {
+        match &self.place {
+            Place::Known { layout, .. } => layout.dtype,
+            Place::Given(given) => given.0.dtype(),
+        }
+    }
+
     fn shape(&self) -> &[usize] {
-        self.order.as_ref().map_or(self.given.shape(), |order| &order.shape)
+        match &self.place {
+            Place::Known { layout, .. } => &layout.ordered,
+            Place::Given(given) => given.1.as_ref().map_or(given.0.shape(), |order| &order.shape),
+        }
     }
 
     /// Whether its elements lie one after the other.
     pub fn is_row_major(&self) -> bool {
-        match &self.order {
-            None => self.given.is_row_major(),
-            Some(order) => order.is_row_major(),
+        match &self.place {
+            Place::Known { .. } => true,
+            Place::Given(given) => given.1.as_ref().map_or(given.0.is_row_major(), Order::is_row_major),
+        }
+    }
+
+    /// Whether it is in the memory of the process.
+    fn is_on_host(&self) -> bool {
+        matches!(&self.place, Place::Given(given) if given.0.gpu().is_none())
+    }
+
+    fn library(&self) -> Library {
+        match &self.place {
+            Place::Known { .. } => Library::Torch,
+            Place::Given(given) => given.0.library,
         }
     }
 
     fn on_device(&self) -> DeviceTensor<'_> {
+        let address = match &self.place {
+            Place::Known { address, .. } => *address,
+            Place::Given(given) => given.0.address(),
+        };
         // SAFETY: the tensor is on the GPU of the run. Its memory is kept by the object until the run is enqueued; afterwards the library gives
         // it away only to work that comes later in the stream.
-        let start = unsafe { DeviceAddress::new(self.given.address()) };
-        DeviceTensor { dtype: self.given.dtype(), shape: self.shape(), start }
+        let start = unsafe { DeviceAddress::new(address) };
+        DeviceTensor { dtype: self.dtype(), shape: self.shape(), start }
     }
 
     fn as_input(&self) -> PyResult<DeviceInput<'_>> {
-        if self.given.gpu().is_some() {
-            return Ok(DeviceInput::Device(self.on_device()));
+        match &self.place {
+            Place::Given(given) if given.0.gpu().is_none() => {
+                given.0.view_in(given.1.as_ref()).map(DeviceInput::Host)
+            }
+            Place::Known { .. } | Place::Given(_) => Ok(DeviceInput::Device(self.on_device())),
         }
-        self.given.view_in(self.order.as_ref()).map(DeviceInput::Host)
     }
 }
 
@@ -94,7 +134,7 @@ pub fn call<'py>(
     let mut inputs: Vec<RunTensor<'_, 'py>> = (objects.iter().zip(given).zip(&ports.inputs))
         .map(|((object, given), port)| input(object, given, port, None, ordinal))
         .collect::<PyResult<_>>()?;
-    let is_torch = inputs.iter().any(|input| input.given.library == Library::Torch);
+    let is_torch = inputs.iter().any(|input| input.library() == Library::Torch);
     let targets: Vec<Option<Bound<'py, PyAny>>> = match &out {
         Some((_, objects)) => objects.iter().cloned().map(Some).collect(),
         None => vec![None; ports.outputs.len()],
@@ -135,10 +175,10 @@ pub fn enqueue<'py>(
     let is_torch = library == Library::Torch;
     let handle = if is_torch { current_stream(py, ordinal)? } else { 0 };
     let scratch_bytes = place.executable.scratch_bytes();
-    let has_host_input = inputs.iter().any(|input| input.given.gpu().is_none());
+    let has_host_input = inputs.iter().any(RunTensor::is_on_host);
     let is_captured = is_torch && (scratch_bytes > 0 || has_host_input) && is_capturing(py)?;
     if is_captured {
-        for input in inputs.iter_mut().filter(|input| input.given.gpu().is_none()) {
+        for input in inputs.iter_mut().filter(|input| input.is_on_host()) {
             *input = captured_input(input, ordinal)?;
         }
     }
@@ -175,15 +215,16 @@ pub fn input<'a, 'py>(
     ordinal: usize,
 ) -> PyResult<RunTensor<'a, 'py>> {
     let py = object.py();
+    let gpu = given.gpu();
+    if gpu.is_none() {
+        given.check_device(port, "input")?;
+    }
     let tensor = RunTensor::new(object.clone(), port, given, order);
-    match tensor.given.gpu() {
+    match gpu {
         Some(number) if number as usize != ordinal => Err(elsewhere(py, port, "input", number, ordinal)),
-        None => {
-            tensor.given.check_device(port, "input")?;
-            Ok(tensor)
-        }
+        None => Ok(tensor),
         Some(_) if tensor.is_row_major() => Ok(tensor),
-        Some(_) if tensor.given.library != Library::Torch => {
+        Some(_) if tensor.library() != Library::Torch => {
             let text = format!("input `{}` is not row-major; make it so first", port.name);
             Err(errors::input(py, &text))
         }
@@ -211,7 +252,7 @@ fn captured_input<'a, 'py>(tensor: &RunTensor<'a, 'py>, ordinal: usize) -> PyRes
     }
     let number = tensor.object.call_method0(intern!(py, "item"))?;
     let keywords = PyDict::new(py);
-    keywords.set_item(intern!(py, "dtype"), torch_dtype(py, tensor.given.dtype())?)?;
+    keywords.set_item(intern!(py, "dtype"), torch_dtype(py, tensor.dtype())?)?;
     keywords.set_item(intern!(py, "device"), ordinal)?;
     let shape = PyTuple::new(py, tensor.shape())?;
     let filled = torch(py)?.call_method(intern!(py, "full"), (shape, number), Some(&keywords))?;
@@ -238,8 +279,9 @@ fn output<'a, 'py>(
         return new();
     };
     let given = Given::anywhere(target, port, "output")?;
+    let (gpu, is_read_only) = (given.gpu(), given.is_read_only());
     let tensor = RunTensor::new(target.clone(), port, given, None);
-    match tensor.given.gpu() {
+    match gpu {
         Some(number) if number as usize != ordinal => Err(elsewhere(py, port, "output", number, ordinal)),
         None => {
             let text = format!(
@@ -248,7 +290,7 @@ fn output<'a, 'py>(
             );
             Err(errors::input(py, &text))
         }
-        Some(_) if tensor.given.is_read_only() => {
+        Some(_) if is_read_only => {
             let text = format!("the memory given for output `{}` is read-only", port.name);
             Err(errors::input(py, &text))
         }

@@ -5,7 +5,7 @@ use crate::device::{self, OnGpu, RunTensor};
 use crate::errors;
 use crate::executable::PyExecutable;
 use crate::slabs::{Part, Slabs};
-use crate::tensors::{Allocator, Given, Library, Order, Port};
+use crate::tensors::{Allocator, Given, Layout, Library, OnGpuFinder, Order, Port};
 use orchestrion::{DType, DeviceRun, Error, Stream, TensorView, TensorViewMut};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -35,6 +35,8 @@ struct Input {
     position: usize,
     /// The order of its dimensions in which the executable reads it.
     order: Option<Vec<usize>>,
+    /// How it lies, unless the caller's tensor is to be copied first.
+    layout: Option<Layout>,
     port: Port,
 }
 
@@ -55,6 +57,8 @@ struct Made {
     port: Port,
     /// The order of its dimensions in which the executable has it.
     order: Option<Vec<usize>>,
+    /// How it lies, unless it has gaps.
+    layout: Option<Layout>,
     /// Where it is, unless it has memory of its own.
     part: Option<Part>,
 }
@@ -107,10 +111,10 @@ impl PyGraph {
             let text = format!("inputs and outputs are {expected:?}, {given:?} are described");
             return Err(errors::exception(py, Error::Internal(text)));
         }
-        let inputs = inputs.into_iter().zip(&ports.inputs).map(|((position, order), port)| Input {
-            position,
-            order,
-            port: port.clone_ref(py),
+        let inputs = inputs.into_iter().zip(&ports.inputs).map(|((position, order), port)| {
+            let ordered: Vec<usize> = port.shape.bind(py).extract()?;
+            let layout = Layout::of(port.dtype, ordered, order.as_deref());
+            Ok(Input { position, order, layout, port: port.clone_ref(py) })
         });
         let mut slabs = Slabs::default();
         let outputs = outputs.into_iter().enumerate().map(|(number, output)| {
@@ -146,7 +150,14 @@ impl PyGraph {
             Ok(Change { made: Made::of(py, made_apart)?, input: update.map(|update| update.input) })
         });
         let changes = changes.collect::<PyResult<_>>()?;
-        Ok(Self { inputs: inputs.collect(), outputs, changes, slabs, index_check, executable })
+        Ok(Self {
+            inputs: inputs.collect::<PyResult<_>>()?,
+            outputs,
+            changes,
+            slabs,
+            index_check,
+            executable,
+        })
     }
 
     /// How many changes can be made in place.
@@ -271,9 +282,15 @@ impl PyGraph {
     ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         static ASSERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let ordinal = place.gpu.device().info().ordinal;
+        let mut finder = OnGpuFinder::new(ordinal);
         let mut inputs: Vec<RunTensor<'_, 'py>> = (self.inputs.iter())
             .map(|input| {
                 let object = input.among(py, objects)?;
+                if let Some(layout) = &input.layout
+                    && let Some(address) = finder.address(object, layout)?
+                {
+                    return Ok(RunTensor::known(object.clone(), &input.port, layout, address));
+                }
                 let given = Given::traced(object, &input.port, "input")?;
                 device::input(object, given, &input.port, input.order.as_deref(), ordinal)
             })
@@ -297,7 +314,7 @@ impl PyGraph {
                     Some(object) => {
                         device::input(object, Given::traced(object, port, "input")?, port, order, ordinal)
                     }
-                    None => RunTensor::made(output.new_tensor(&allocator, &slabs)?, port, order),
+                    None => output.on_gpu(&allocator, &slabs, &mut finder),
                 }
             })
             .collect::<PyResult<_>>()?;
@@ -344,9 +361,31 @@ impl Made {
     fn of(py: Python<'_>, (shape, strides, dtype, order): MadeSpec) -> PyResult<Self> {
         let unknown = || errors::usage(py, &format!("there is no type `{dtype}`"));
         let dtype = DType::from_name(&dtype).ok_or_else(unknown)?;
+        let ordered = match &order {
+            None => Some(shape.clone()),
+            Some(order) => order.iter().map(|&dim| shape.get(dim).copied()).collect(),
+        };
+        let layout = ordered.and_then(|ordered| Layout::of(dtype, ordered, order.as_deref()));
+        let layout = layout.filter(|layout| layout.has_strides(&strides));
         let (shape, strides) = (PyTuple::new(py, shape)?.unbind(), PyTuple::new(py, strides)?.unbind());
         let port = Port { name: "output".to_owned(), dtype, shape, strides };
-        Ok(Self { port, order, part: None })
+        Ok(Self { port, order, layout, part: None })
+    }
+
+    /// The tensor for one run on a GPU.
+    fn on_gpu<'a, 'py>(
+        &'a self,
+        allocator: &Allocator<'py>,
+        slabs: &[Bound<'py, PyAny>],
+        finder: &mut OnGpuFinder<'py>,
+    ) -> PyResult<RunTensor<'a, 'py>> {
+        let object = self.new_tensor(allocator, slabs)?;
+        if let Some(layout) = &self.layout
+            && let Some(address) = finder.address(&object, layout)?
+        {
+            return Ok(RunTensor::known(object, &self.port, layout, address));
+        }
+        RunTensor::made(object, &self.port, self.order.as_deref())
     }
 
     /// The tensor for one run.
