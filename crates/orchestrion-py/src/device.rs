@@ -1,11 +1,12 @@
 //! Calls on tensors in the memory of a GPU: nothing is copied, and nothing is waited for.
 //!
-//! Outputs, and the working memory of runs that PyTorch captures in a graph, are tensors of PyTorch's allocator, so that it knows who uses
+//! Outputs and working memory are tensors of PyTorch's allocator, so that it knows who uses
 //! which memory in which stream. Other libraries give memory for outputs (`out`), and run in the default stream, for which they
 //! make their tensors ready when these are exported.
 
 use crate::errors;
 use crate::executable::Ports;
+use crate::scratch::{StreamKey, UsedScratch};
 use crate::tensors::{Allocator, Given, Layout, Library, Order, Port, torch_dtype};
 use orchestrion::{
     DType, DeviceAddress, DeviceInput, DeviceRun, DeviceTensor, Error, Executable, Gpu, Stream,
@@ -23,6 +24,8 @@ pub struct OnGpu<'a> {
     pub executable: &'a Executable,
     /// On which GPU.
     pub gpu: &'a Gpu,
+    /// The working memory that it has used.
+    pub scratch: &'a UsedScratch,
 }
 
 /// A tensor as a run takes it: row-major in the order of dimensions that the executable has it in.
@@ -182,22 +185,28 @@ pub fn enqueue<'py>(
             *input = captured_input(input, ordinal)?;
         }
     }
-    let scratch = match is_captured && scratch_bytes > 0 {
+    let of_graph = match is_captured && scratch_bytes > 0 {
         true => {
             let (shape, strides) = (PyTuple::new(py, [scratch_bytes])?, PyTuple::new(py, [1])?);
             Some(Allocator::new(py, Some(ordinal))?.empty_strided(&shape, &strides, DType::U8)?)
         }
         false => None,
     };
-    let scratch_address = match &scratch {
-        Some(tensor) => Some(tensor.call_method0(intern!(py, "data_ptr"))?.extract::<u64>()?),
-        None => None,
+    let shared = (is_torch && !is_captured && scratch_bytes > 0)
+        .then(|| place.scratch.of(StreamKey { gpu: ordinal, stream: handle }));
+    let allocator = Allocator::new(py, Some(ordinal))?;
+    let shared = shared.as_ref().map(|scratch| scratch.lock(&allocator, scratch_bytes)).transpose()?;
+    let scratch_address = match (&of_graph, &shared) {
+        (Some(tensor), _) => Some(tensor.call_method0(intern!(py, "data_ptr"))?.extract::<u64>()?),
+        (None, Some(shared)) => shared.address(),
+        (None, None) => None,
     };
     // SAFETY: PyTorch's streams live as long as the process, and so does the default stream.
     let stream = Arc::new(unsafe { Stream::of_handle(place.gpu, handle as *mut std::ffi::c_void) });
     let read = inputs.iter().map(RunTensor::as_input).collect::<PyResult<Vec<_>>>()?;
     let written: Vec<DeviceTensor<'_>> = outputs.iter().map(|output| output.on_device()).collect();
-    // SAFETY: the memory was allocated with this size, and belongs to the graph that is being captured.
+    // SAFETY: the memory has at least this size. It belongs to the graph that is being captured, or to runs in this stream, of which no other
+    // one is enqueued meanwhile.
     let scratch = scratch_address.map(|address| unsafe { DeviceAddress::new(address) });
     py.detach(|| run(&stream, &DeviceRun { inputs: &read, outputs: &written, scratch }))
         .map_err(|error| errors::exception(py, error))

@@ -180,7 +180,11 @@ impl PyGraph {
         let executable = self.executable.get().inner();
         let made = match executable.gpu() {
             None => self.run_on_host(py, &objects)?,
-            Some(gpu) => self.run_on_gpu(py, OnGpu { executable, gpu }, &objects)?,
+            Some(gpu) => self.run_on_gpu(
+                py,
+                OnGpu { executable, gpu, scratch: self.executable.get().scratch() },
+                &objects,
+            )?,
         };
         let mut made = made.into_iter();
         let results = PyList::empty(py);
