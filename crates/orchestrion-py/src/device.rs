@@ -7,7 +7,7 @@
 use crate::errors;
 use crate::executable::Ports;
 use crate::scratch::{StreamKey, UsedScratch};
-use crate::tensors::{Allocator, Given, Layout, Library, Order, Port, torch_dtype};
+use crate::tensors::{Allocator, Given, Library, Order, Port, TracedLayout, torch_dtype};
 use orchestrion::{
     DType, DeviceAddress, DeviceInput, DeviceRun, DeviceTensor, Error, Executable, Gpu, Stream,
 };
@@ -33,13 +33,13 @@ pub struct RunTensor<'a, 'py> {
     /// The caller's tensor, one in its place, or a new one.
     pub object: Bound<'py, PyAny>,
     port: &'a Port,
-    place: Place<'a, 'py>,
+    place: TensorPlace<'a, 'py>,
 }
 
 /// Where a tensor is, and how it lies.
-enum Place<'a, 'py> {
+enum TensorPlace<'a, 'py> {
     /// On the GPU of the run, as the executable has it.
-    Known { layout: &'a Layout, address: u64 },
+    Known { layout: &'a TracedLayout, address: u64 },
     /// As its library describes it, with its dimensions in an order.
     Given(Box<(Given<'py>, Option<Order>)>),
 }
@@ -47,12 +47,12 @@ enum Place<'a, 'py> {
 impl<'a, 'py> RunTensor<'a, 'py> {
     fn new(object: Bound<'py, PyAny>, port: &'a Port, given: Given<'py>, order: Option<&[usize]>) -> Self {
         let order = order.map(|order| Order::of(&given, order));
-        Self { object, port, place: Place::Given(Box::new((given, order))) }
+        Self { object, port, place: TensorPlace::Given(Box::new((given, order))) }
     }
 
     /// A tensor that is known to be on the GPU of the run at this address, and to lie so.
-    pub fn known(object: Bound<'py, PyAny>, port: &'a Port, layout: &'a Layout, address: u64) -> Self {
-        Self { object, port, place: Place::Known { layout, address } }
+    pub fn known(object: Bound<'py, PyAny>, port: &'a Port, layout: &'a TracedLayout, address: u64) -> Self {
+        Self { object, port, place: TensorPlace::Known { layout, address } }
     }
 
     /// A tensor that PyTorch made for this call.
@@ -66,42 +66,42 @@ impl<'a, 'py> RunTensor<'a, 'py> {
 
     fn dtype(&self) -> DType {
         match &self.place {
-            Place::Known { layout, .. } => layout.dtype,
-            Place::Given(given) => given.0.dtype(),
+            TensorPlace::Known { layout, .. } => layout.dtype,
+            TensorPlace::Given(given) => given.0.dtype(),
         }
     }
 
     fn shape(&self) -> &[usize] {
         match &self.place {
-            Place::Known { layout, .. } => &layout.ordered,
-            Place::Given(given) => given.1.as_ref().map_or(given.0.shape(), |order| &order.shape),
+            TensorPlace::Known { layout, .. } => &layout.ordered,
+            TensorPlace::Given(given) => given.1.as_ref().map_or(given.0.shape(), |order| &order.shape),
         }
     }
 
     /// Whether its elements lie one after the other.
     pub fn is_row_major(&self) -> bool {
         match &self.place {
-            Place::Known { .. } => true,
-            Place::Given(given) => given.1.as_ref().map_or(given.0.is_row_major(), Order::is_row_major),
+            TensorPlace::Known { .. } => true,
+            TensorPlace::Given(given) => given.1.as_ref().map_or(given.0.is_row_major(), Order::is_row_major),
         }
     }
 
     /// Whether it is in the memory of the process.
     fn is_on_host(&self) -> bool {
-        matches!(&self.place, Place::Given(given) if given.0.gpu().is_none())
+        matches!(&self.place, TensorPlace::Given(given) if given.0.gpu().is_none())
     }
 
     fn library(&self) -> Library {
         match &self.place {
-            Place::Known { .. } => Library::Torch,
-            Place::Given(given) => given.0.library,
+            TensorPlace::Known { .. } => Library::Torch,
+            TensorPlace::Given(given) => given.0.library,
         }
     }
 
     fn on_device(&self) -> DeviceTensor<'_> {
         let address = match &self.place {
-            Place::Known { address, .. } => *address,
-            Place::Given(given) => given.0.address(),
+            TensorPlace::Known { address, .. } => *address,
+            TensorPlace::Given(given) => given.0.address(),
         };
         // SAFETY: the tensor is on the GPU of the run. Its memory is kept by the object until the run is enqueued; afterwards the library gives
         // it away only to work that comes later in the stream.
@@ -111,10 +111,10 @@ impl<'a, 'py> RunTensor<'a, 'py> {
 
     fn as_input(&self) -> PyResult<DeviceInput<'_>> {
         match &self.place {
-            Place::Given(given) if given.0.gpu().is_none() => {
+            TensorPlace::Given(given) if given.0.gpu().is_none() => {
                 given.0.view_in(given.1.as_ref()).map(DeviceInput::Host)
             }
-            Place::Known { .. } | Place::Given(_) => Ok(DeviceInput::Device(self.on_device())),
+            TensorPlace::Known { .. } | TensorPlace::Given(_) => Ok(DeviceInput::Device(self.on_device())),
         }
     }
 }

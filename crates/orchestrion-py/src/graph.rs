@@ -4,8 +4,8 @@
 use crate::device::{self, OnGpu, RunTensor};
 use crate::errors;
 use crate::executable::PyExecutable;
-use crate::slabs::{Part, Slabs};
-use crate::tensors::{Allocator, Given, Layout, Library, OnGpuFinder, Order, Port};
+use crate::slabs::{SlabPart, Slabs};
+use crate::tensors::{Allocator, Given, Library, OnGpuFinder, Order, Port, TracedLayout};
 use orchestrion::{DType, DeviceRun, Error, Stream, TensorView, TensorViewMut};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -36,7 +36,7 @@ struct Input {
     /// The order of its dimensions in which the executable reads it.
     order: Option<Vec<usize>>,
     /// How it lies, unless the caller's tensor is to be copied first.
-    layout: Option<Layout>,
+    layout: Option<TracedLayout>,
     port: Port,
 }
 
@@ -49,24 +49,24 @@ enum Output {
     /// In the memory of one of the graph's tensors.
     Alias { input: usize, shape: Py<PyTuple>, strides: Py<PyTuple>, offset: isize, is_whole: bool },
     /// In new memory.
-    Made(Made),
+    Made(MadeOutput),
 }
 
 /// An output in new memory.
-struct Made {
+struct MadeOutput {
     port: Port,
     /// The order of its dimensions in which the executable has it.
     order: Option<Vec<usize>>,
     /// How it lies, unless it has gaps.
-    layout: Option<Layout>,
+    layout: Option<TracedLayout>,
     /// Where it is, unless it has memory of its own.
-    part: Option<Part>,
+    part: Option<SlabPart>,
 }
 
 /// A new value of one of the graph's tensors.
 struct Change {
     /// What it is where it is made in memory of its own: the caller copies it then.
-    made: Made,
+    made: MadeOutput,
     /// The executable's input that is updated in place, if it is.
     input: Option<usize>,
 }
@@ -113,7 +113,7 @@ impl PyGraph {
         }
         let inputs = inputs.into_iter().zip(&ports.inputs).map(|((position, order), port)| {
             let ordered: Vec<usize> = port.shape.bind(py).extract()?;
-            let layout = Layout::of(port.dtype, ordered, order.as_deref());
+            let layout = TracedLayout::of(port.dtype, ordered, order.as_deref());
             Ok(Input { position, order, layout, port: port.clone_ref(py) })
         });
         let mut slabs = Slabs::default();
@@ -134,7 +134,7 @@ impl PyGraph {
                     is_whole,
                 },
                 Some(OutputSpec::Made(made)) => {
-                    let mut made = Made::of(py, made)?;
+                    let mut made = MadeOutput::of(py, made)?;
                     if number >= saved_from {
                         made.part = slabs.place(py, &made.port)?;
                     }
@@ -147,7 +147,7 @@ impl PyGraph {
         let updates = &executable.get().inner().manifest().updates;
         let changes = changes.into_iter().enumerate().map(|(number, made_apart)| {
             let update = updates.iter().find(|update| update.output == made + number);
-            Ok(Change { made: Made::of(py, made_apart)?, input: update.map(|update| update.input) })
+            Ok(Change { made: MadeOutput::of(py, made_apart)?, input: update.map(|update| update.input) })
         });
         let changes = changes.collect::<PyResult<_>>()?;
         Ok(Self {
@@ -351,7 +351,7 @@ impl PyGraph {
     }
 
     /// What the executable makes: outputs, then new values of tensors.
-    fn made(&self) -> impl Iterator<Item = &Made> {
+    fn made(&self) -> impl Iterator<Item = &MadeOutput> {
         let outputs = self.outputs.iter().filter_map(|output| match output {
             Output::Made(made) => Some(made),
             Output::None | Output::Again(_) | Output::Alias { .. } => None,
@@ -360,7 +360,7 @@ impl PyGraph {
     }
 }
 
-impl Made {
+impl MadeOutput {
     /// A tensor in memory of its own.
     fn of(py: Python<'_>, (shape, strides, dtype, order): MadeSpec) -> PyResult<Self> {
         let unknown = || errors::usage(py, &format!("there is no type `{dtype}`"));
@@ -369,7 +369,7 @@ impl Made {
             None => Some(shape.clone()),
             Some(order) => order.iter().map(|&dim| shape.get(dim).copied()).collect(),
         };
-        let layout = ordered.and_then(|ordered| Layout::of(dtype, ordered, order.as_deref()));
+        let layout = ordered.and_then(|ordered| TracedLayout::of(dtype, ordered, order.as_deref()));
         let layout = layout.filter(|layout| layout.has_strides(&strides));
         let (shape, strides) = (PyTuple::new(py, shape)?.unbind(), PyTuple::new(py, strides)?.unbind());
         let port = Port { name: "output".to_owned(), dtype, shape, strides };

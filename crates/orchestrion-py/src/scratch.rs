@@ -22,12 +22,12 @@ pub struct StreamKey {
 
 /// Working memory of one stream.
 #[derive(Default)]
-pub struct Scratch {
-    block: Mutex<Option<Block>>,
+pub struct StreamScratch {
+    block: Mutex<Option<ScratchBlock>>,
 }
 
 /// A tensor of bytes.
-struct Block {
+struct ScratchBlock {
     _tensor: Py<PyAny>,
     len_bytes: usize,
     address: u64,
@@ -36,18 +36,18 @@ struct Block {
 /// The working memory that an executable has used, by stream.
 #[derive(Default)]
 pub struct UsedScratch {
-    used: Mutex<Vec<(StreamKey, Arc<Scratch>)>>,
+    used: Mutex<Vec<(StreamKey, Arc<StreamScratch>)>>,
 }
 
 /// Working memory that no other run is enqueued on as long as this lives.
 pub struct LockedScratch<'a> {
-    block: MutexGuard<'a, Option<Block>>,
+    block: MutexGuard<'a, Option<ScratchBlock>>,
 }
 
 impl UsedScratch {
     /// The working memory of a stream, which is kept for it from now on.
-    pub fn of(&self, key: StreamKey) -> Arc<Scratch> {
-        static ALL: Mutex<Vec<(StreamKey, Weak<Scratch>)>> = Mutex::new(Vec::new());
+    pub fn of(&self, key: StreamKey) -> Arc<StreamScratch> {
+        static ALL: Mutex<Vec<(StreamKey, Weak<StreamScratch>)>> = Mutex::new(Vec::new());
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, scratch)) = used.iter().find(|(known, _)| *known == key) {
             return Arc::clone(scratch);
@@ -65,7 +65,7 @@ impl UsedScratch {
     }
 }
 
-impl Scratch {
+impl StreamScratch {
     /// At least so many bytes, of the current stream.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl Scratch {
             let (shape, strides) = (PyTuple::new(py, [len_bytes])?, PyTuple::new(py, [1])?);
             let tensor = allocator.empty_strided(&shape, &strides, DType::U8)?;
             let address = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
-            *block = Some(Block { _tensor: tensor.unbind(), len_bytes, address });
+            *block = Some(ScratchBlock { _tensor: tensor.unbind(), len_bytes, address });
         }
         Ok(LockedScratch { block })
     }

@@ -557,7 +557,7 @@ fn numpy_name(dtype: DType) -> &'static str {
 }
 
 /// How a tensor of a graph lies, if its elements are one after the other in an order of its dimensions.
-pub struct Layout {
+pub struct TracedLayout {
     /// Its element type.
     pub dtype: DType,
     /// Its shape with the dimensions in that order.
@@ -567,7 +567,7 @@ pub struct Layout {
     strides: Vec<i64>,
 }
 
-impl Layout {
+impl TracedLayout {
     /// That of a tensor which has this shape with its dimensions in that order; `None` for sizes that are no tensor's.
     pub fn of(dtype: DType, ordered: Vec<usize>, order: Option<&[usize]>) -> Option<Self> {
         let rank = ordered.len();
@@ -606,7 +606,7 @@ impl<'py> OnGpuFinder<'py> {
     ///
     /// # Errors
     /// What PyTorch says.
-    pub fn address(&mut self, object: &Bound<'py, PyAny>, layout: &Layout) -> PyResult<Option<u64>> {
+    pub fn address(&mut self, object: &Bound<'py, PyAny>, layout: &TracedLayout) -> PyResult<Option<u64>> {
         let class = object.get_type();
         let describe = match &self.last {
             Some((last, describe)) if last.is(&class) => *describe,
