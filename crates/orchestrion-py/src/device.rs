@@ -194,8 +194,10 @@ pub fn enqueue<'py>(
     };
     let shared = (is_torch && !is_captured && scratch_bytes > 0)
         .then(|| place.scratch.of(StreamKey { gpu: ordinal, stream: handle }));
-    let allocator = Allocator::new(py, Some(ordinal))?;
-    let shared = shared.as_ref().map(|scratch| scratch.lock(&allocator, scratch_bytes)).transpose()?;
+    let shared = match &shared {
+        Some(scratch) => Some(scratch.lock(&Allocator::new(py, Some(ordinal))?, scratch_bytes)?),
+        None => None,
+    };
     let scratch_address = match (&of_graph, &shared) {
         (Some(tensor), _) => Some(tensor.call_method0(intern!(py, "data_ptr"))?.extract::<u64>()?),
         (None, Some(shared)) => shared.address(),
