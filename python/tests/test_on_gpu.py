@@ -238,6 +238,48 @@ def test_memory_is_flat(layers: Any) -> None:
     assert before - after <= 4 << 20
 
 
+def test_working_memory_is_of_pytorchs_allocator_and_shared(cache: str) -> None:
+    made, weights = _layers(512)
+    first, second = (orc.compile(made, device="cuda", cache_dir=cache, progress=False) for _ in range(2))
+    scratch_bytes = first.manifest()["arena_bytes"]
+    assert scratch_bytes > 0
+    x = _rows(1, 512)
+    granule = 2 << 20
+    before = torch.cuda.memory_allocated()
+    y = first(x)
+    with_scratch = torch.cuda.memory_allocated() - before - y.nbytes
+    assert scratch_bytes <= with_scratch <= scratch_bytes + granule
+    z = second(x)
+    assert torch.cuda.memory_allocated() - before - y.nbytes - z.nbytes == with_scratch
+    for result in (y, z):
+        _near(result, _expected(x, weights))
+    del first, second
+    gc.collect()
+    assert torch.cuda.memory_allocated() - before == y.nbytes + z.nbytes
+
+
+def test_executables_share_working_memory_from_several_threads(cache: str) -> None:
+    models = [_layers(rows) for rows in (64, 256, 512)]
+    executables = [orc.compile(made, device="cuda", cache_dir=cache, progress=False) for made, _ in models]
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            rows, weights = (64, 256, 512)[number % 3], models[number % 3][1]
+            for step in range(40):
+                x = _rows(100 * number + step, rows)
+                _near(executables[number % 3](x), _expected(x, weights))
+        except BaseException as error:  # noqa: BLE001 - told by the test's thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
 # Of torch.compile
 
 

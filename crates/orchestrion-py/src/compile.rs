@@ -96,7 +96,7 @@ fn compiled(
     let (executable, model) = watch.run(py, progress, move || {
         let model = load(&options)?;
         let artifact = model.compile(&options)?;
-        let run_options = RunOptions { execution: run.execution, ..RunOptions::of(&options, run.threads) };
+        let run_options = run.of(&options);
         Ok((orchestrion::Executable::load(artifact, run_options)?, model))
     })?;
     PyExecutable::new(py, executable, Some(model))
@@ -152,7 +152,13 @@ pub fn load(
     device: usize,
     cuda_files: CudaFiles,
 ) -> PyResult<PyExecutable> {
-    let run_options = RunOptions { threads, device, cuda: search_paths(cuda_files), ..RunOptions::default() };
+    let run_options = RunOptions {
+        threads,
+        device,
+        cuda: search_paths(cuda_files),
+        allocate_late: true,
+        ..RunOptions::default()
+    };
     let loaded = py.detach(|| {
         let artifact = match source {
             Source::Path(path) => Artifact::load(&path)?,
@@ -294,6 +300,13 @@ pub struct RunSettings {
     pub threads: usize,
     /// How its steps reach a GPU.
     pub execution: Option<Execution>,
+}
+
+impl RunSettings {
+    /// How to run what these options compile. PyTorch gives working memory; runs on other tensors take their own.
+    pub fn of(self, options: &Options) -> RunOptions {
+        RunOptions { execution: self.execution, allocate_late: true, ..RunOptions::of(options, self.threads) }
+    }
 }
 
 /// What the caller decides.

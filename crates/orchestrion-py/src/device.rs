@@ -1,12 +1,13 @@
 //! Calls on tensors in the memory of a GPU: nothing is copied, and nothing is waited for.
 //!
-//! Outputs, and the working memory of runs that PyTorch captures in a graph, are tensors of PyTorch's allocator, so that it knows who uses
+//! Outputs and working memory are tensors of PyTorch's allocator, so that it knows who uses
 //! which memory in which stream. Other libraries give memory for outputs (`out`), and run in the default stream, for which they
 //! make their tensors ready when these are exported.
 
 use crate::errors;
 use crate::executable::Ports;
-use crate::tensors::{Allocator, Given, Library, Order, Port, torch_dtype};
+use crate::scratch::{StreamKey, UsedScratch};
+use crate::tensors::{Allocator, Given, Library, Order, Port, TracedLayout, torch_dtype};
 use orchestrion::{
     DType, DeviceAddress, DeviceInput, DeviceRun, DeviceTensor, Error, Executable, Gpu, Stream,
 };
@@ -23,6 +24,8 @@ pub struct OnGpu<'a> {
     pub executable: &'a Executable,
     /// On which GPU.
     pub gpu: &'a Gpu,
+    /// The working memory that it has used.
+    pub scratch: &'a UsedScratch,
 }
 
 /// A tensor as a run takes it: row-major in the order of dimensions that the executable has it in.
@@ -30,14 +33,26 @@ pub struct RunTensor<'a, 'py> {
     /// The caller's tensor, one in its place, or a new one.
     pub object: Bound<'py, PyAny>,
     port: &'a Port,
-    given: Given<'py>,
-    order: Option<Order>,
+    place: TensorPlace<'a, 'py>,
+}
+
+/// Where a tensor is, and how it lies.
+enum TensorPlace<'a, 'py> {
+    /// On the GPU of the run, as the executable has it.
+    Known { layout: &'a TracedLayout, address: u64 },
+    /// As its library describes it, with its dimensions in an order.
+    Given(Box<(Given<'py>, Option<Order>)>),
 }
 
 impl<'a, 'py> RunTensor<'a, 'py> {
     fn new(object: Bound<'py, PyAny>, port: &'a Port, given: Given<'py>, order: Option<&[usize]>) -> Self {
         let order = order.map(|order| Order::of(&given, order));
-        Self { object, port, given, order }
+        Self { object, port, place: TensorPlace::Given(Box::new((given, order))) }
+    }
+
+    /// A tensor that is known to be on the GPU of the run at this address, and to lie so.
+    pub fn known(object: Bound<'py, PyAny>, port: &'a Port, layout: &'a TracedLayout, address: u64) -> Self {
+        Self { object, port, place: TensorPlace::Known { layout, address } }
     }
 
     /// A tensor that PyTorch made for this call.
@@ -49,30 +64,58 @@ impl<'a, 'py> RunTensor<'a, 'py> {
         Ok(Self::new(object, port, given, order))
     }
 
+    fn dtype(&self) -> DType {
+        match &self.place {
+            TensorPlace::Known { layout, .. } => layout.dtype,
+            TensorPlace::Given(given) => given.0.dtype(),
+        }
+    }
+
     fn shape(&self) -> &[usize] {
-        self.order.as_ref().map_or(self.given.shape(), |order| &order.shape)
+        match &self.place {
+            TensorPlace::Known { layout, .. } => &layout.ordered,
+            TensorPlace::Given(given) => given.1.as_ref().map_or(given.0.shape(), |order| &order.shape),
+        }
     }
 
     /// Whether its elements lie one after the other.
     pub fn is_row_major(&self) -> bool {
-        match &self.order {
-            None => self.given.is_row_major(),
-            Some(order) => order.is_row_major(),
+        match &self.place {
+            TensorPlace::Known { .. } => true,
+            TensorPlace::Given(given) => given.1.as_ref().map_or(given.0.is_row_major(), Order::is_row_major),
+        }
+    }
+
+    /// Whether it is in the memory of the process.
+    fn is_on_host(&self) -> bool {
+        matches!(&self.place, TensorPlace::Given(given) if given.0.gpu().is_none())
+    }
+
+    fn library(&self) -> Library {
+        match &self.place {
+            TensorPlace::Known { .. } => Library::Torch,
+            TensorPlace::Given(given) => given.0.library,
         }
     }
 
     fn on_device(&self) -> DeviceTensor<'_> {
+        let address = match &self.place {
+            TensorPlace::Known { address, .. } => *address,
+            TensorPlace::Given(given) => given.0.address(),
+        };
         // SAFETY: the tensor is on the GPU of the run. Its memory is kept by the object until the run is enqueued; afterwards the library gives
         // it away only to work that comes later in the stream.
-        let start = unsafe { DeviceAddress::new(self.given.address()) };
-        DeviceTensor { dtype: self.given.dtype(), shape: self.shape(), start }
+        let start = unsafe { DeviceAddress::new(address) };
+        DeviceTensor { dtype: self.dtype(), shape: self.shape(), start }
     }
 
     fn as_input(&self) -> PyResult<DeviceInput<'_>> {
-        if self.given.gpu().is_some() {
-            return Ok(DeviceInput::Device(self.on_device()));
+        match &self.place {
+            TensorPlace::Given(given) if given.0.gpu().is_none() => {
+                given.0.view_in(given.1.as_ref()).map(DeviceInput::Host)
+            }
+            TensorPlace::Known { .. } | TensorPlace::Given(_) => Ok(DeviceInput::Device(self.on_device())),
         }
-        self.given.view_in(self.order.as_ref()).map(DeviceInput::Host)
     }
 }
 
@@ -94,7 +137,7 @@ pub fn call<'py>(
     let mut inputs: Vec<RunTensor<'_, 'py>> = (objects.iter().zip(given).zip(&ports.inputs))
         .map(|((object, given), port)| input(object, given, port, None, ordinal))
         .collect::<PyResult<_>>()?;
-    let is_torch = inputs.iter().any(|input| input.given.library == Library::Torch);
+    let is_torch = inputs.iter().any(|input| input.library() == Library::Torch);
     let targets: Vec<Option<Bound<'py, PyAny>>> = match &out {
         Some((_, objects)) => objects.iter().cloned().map(Some).collect(),
         None => vec![None; ports.outputs.len()],
@@ -135,29 +178,37 @@ pub fn enqueue<'py>(
     let is_torch = library == Library::Torch;
     let handle = if is_torch { current_stream(py, ordinal)? } else { 0 };
     let scratch_bytes = place.executable.scratch_bytes();
-    let has_host_input = inputs.iter().any(|input| input.given.gpu().is_none());
+    let has_host_input = inputs.iter().any(RunTensor::is_on_host);
     let is_captured = is_torch && (scratch_bytes > 0 || has_host_input) && is_capturing(py)?;
     if is_captured {
-        for input in inputs.iter_mut().filter(|input| input.given.gpu().is_none()) {
+        for input in inputs.iter_mut().filter(|input| input.is_on_host()) {
             *input = captured_input(input, ordinal)?;
         }
     }
-    let scratch = match is_captured && scratch_bytes > 0 {
+    let of_graph = match is_captured && scratch_bytes > 0 {
         true => {
             let (shape, strides) = (PyTuple::new(py, [scratch_bytes])?, PyTuple::new(py, [1])?);
             Some(Allocator::new(py, Some(ordinal))?.empty_strided(&shape, &strides, DType::U8)?)
         }
         false => None,
     };
-    let scratch_address = match &scratch {
-        Some(tensor) => Some(tensor.call_method0(intern!(py, "data_ptr"))?.extract::<u64>()?),
+    let shared = (is_torch && !is_captured && scratch_bytes > 0)
+        .then(|| place.scratch.of(StreamKey { gpu: ordinal, stream: handle }));
+    let shared = match &shared {
+        Some(scratch) => Some(scratch.lock(&Allocator::new(py, Some(ordinal))?, scratch_bytes)?),
         None => None,
+    };
+    let scratch_address = match (&of_graph, &shared) {
+        (Some(tensor), _) => Some(tensor.call_method0(intern!(py, "data_ptr"))?.extract::<u64>()?),
+        (None, Some(shared)) => shared.address(),
+        (None, None) => None,
     };
     // SAFETY: PyTorch's streams live as long as the process, and so does the default stream.
     let stream = Arc::new(unsafe { Stream::of_handle(place.gpu, handle as *mut std::ffi::c_void) });
     let read = inputs.iter().map(RunTensor::as_input).collect::<PyResult<Vec<_>>>()?;
     let written: Vec<DeviceTensor<'_>> = outputs.iter().map(|output| output.on_device()).collect();
-    // SAFETY: the memory was allocated with this size, and belongs to the graph that is being captured.
+    // SAFETY: the memory has at least this size. It belongs to the graph that is being captured, or to runs in this stream, of which no other
+    // one is enqueued meanwhile.
     let scratch = scratch_address.map(|address| unsafe { DeviceAddress::new(address) });
     py.detach(|| run(&stream, &DeviceRun { inputs: &read, outputs: &written, scratch }))
         .map_err(|error| errors::exception(py, error))
@@ -175,15 +226,16 @@ pub fn input<'a, 'py>(
     ordinal: usize,
 ) -> PyResult<RunTensor<'a, 'py>> {
     let py = object.py();
+    let gpu = given.gpu();
+    if gpu.is_none() {
+        given.check_device(port, "input")?;
+    }
     let tensor = RunTensor::new(object.clone(), port, given, order);
-    match tensor.given.gpu() {
+    match gpu {
         Some(number) if number as usize != ordinal => Err(elsewhere(py, port, "input", number, ordinal)),
-        None => {
-            tensor.given.check_device(port, "input")?;
-            Ok(tensor)
-        }
+        None => Ok(tensor),
         Some(_) if tensor.is_row_major() => Ok(tensor),
-        Some(_) if tensor.given.library != Library::Torch => {
+        Some(_) if tensor.library() != Library::Torch => {
             let text = format!("input `{}` is not row-major; make it so first", port.name);
             Err(errors::input(py, &text))
         }
@@ -211,7 +263,7 @@ fn captured_input<'a, 'py>(tensor: &RunTensor<'a, 'py>, ordinal: usize) -> PyRes
     }
     let number = tensor.object.call_method0(intern!(py, "item"))?;
     let keywords = PyDict::new(py);
-    keywords.set_item(intern!(py, "dtype"), torch_dtype(py, tensor.given.dtype())?)?;
+    keywords.set_item(intern!(py, "dtype"), torch_dtype(py, tensor.dtype())?)?;
     keywords.set_item(intern!(py, "device"), ordinal)?;
     let shape = PyTuple::new(py, tensor.shape())?;
     let filled = torch(py)?.call_method(intern!(py, "full"), (shape, number), Some(&keywords))?;
@@ -238,8 +290,9 @@ fn output<'a, 'py>(
         return new();
     };
     let given = Given::anywhere(target, port, "output")?;
+    let (gpu, is_read_only) = (given.gpu(), given.is_read_only());
     let tensor = RunTensor::new(target.clone(), port, given, None);
-    match tensor.given.gpu() {
+    match gpu {
         Some(number) if number as usize != ordinal => Err(elsewhere(py, port, "output", number, ordinal)),
         None => {
             let text = format!(
@@ -248,7 +301,7 @@ fn output<'a, 'py>(
             );
             Err(errors::input(py, &text))
         }
-        Some(_) if tensor.given.is_read_only() => {
+        Some(_) if is_read_only => {
             let text = format!("the memory given for output `{}` is read-only", port.name);
             Err(errors::input(py, &text))
         }

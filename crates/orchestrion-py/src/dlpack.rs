@@ -124,6 +124,47 @@ impl Describe {
     /// # Errors
     /// What the library says.
     pub fn call<'py>(self, object: &Bound<'py, PyAny>) -> PyResult<Described<'py>> {
+        Ok(Described::new(self.description(object)?, false, object, None))
+    }
+
+    /// The address of a tensor on a GPU; `None` if it is elsewhere, or does not lie so: with these sizes, and these strides along
+    /// dimensions of more than one element.
+    ///
+    /// # Errors
+    /// What the library says.
+    pub fn address(
+        self,
+        object: &Bound<'_, PyAny>,
+        gpu: i32,
+        element: ElementType,
+        shape: &[i64],
+        strides: &[i64],
+    ) -> PyResult<Option<u64>> {
+        let description = self.description(object)?;
+        let device = Device { kind: CUDA, ordinal: gpu };
+        let is_same = description.device == device
+            && description.element == element
+            && usize::try_from(description.rank) == Ok(shape.len());
+        if !is_same || (!shape.is_empty() && (description.shape.is_null() || description.strides.is_null())) {
+            return Ok(None);
+        }
+        if !shape.is_empty() {
+            // SAFETY: both have `rank` numbers, which the object keeps.
+            let (sizes, steps) = unsafe {
+                (
+                    std::slice::from_raw_parts(description.shape.cast_const(), shape.len()),
+                    std::slice::from_raw_parts(description.strides.cast_const(), shape.len()),
+                )
+            };
+            let lies_so = |dim: usize| sizes[dim] == 1 || steps[dim] == strides[dim];
+            if sizes != shape || !(0..shape.len()).all(lies_so) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(description.data.addr() as u64 + description.offset_bytes))
+    }
+
+    fn description(self, object: &Bound<'_, PyAny>) -> PyResult<Description> {
         let mut description = Description {
             data: std::ptr::null_mut(),
             device: Device::default(),
@@ -137,7 +178,7 @@ impl Describe {
         if unsafe { (self.0)(object.as_ptr(), &raw mut description) } != 0 {
             return Err(PyErr::fetch(object.py()));
         }
-        Ok(Described::new(description, false, object, None))
+        Ok(description)
     }
 }
 

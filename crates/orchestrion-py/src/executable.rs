@@ -1,6 +1,7 @@
 //! Executables and contexts: how a call goes from Python objects to a run and back.
 
 use crate::device::{self, OnGpu};
+use crate::scratch::UsedScratch;
 use crate::tensors::{Given, Library, NewOutput, Port};
 use crate::{errors, tensors};
 use orchestrion::manifest::Manifest;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct PyExecutable {
     inner: Arc<orchestrion::Executable>,
     ports: Arc<Ports>,
+    scratch: UsedScratch,
     /// The model that it was compiled from, if this process did it.
     model: Option<Arc<Model>>,
 }
@@ -29,6 +31,7 @@ pub struct PyContext {
     inner: Mutex<RunContext>,
     executable: Arc<orchestrion::Executable>,
     ports: Arc<Ports>,
+    scratch: UsedScratch,
 }
 
 /// Inputs and outputs of a model.
@@ -48,12 +51,18 @@ impl PyExecutable {
     /// `InternalError` if its manifest names an unknown type.
     pub fn new(py: Python<'_>, inner: orchestrion::Executable, model: Option<Model>) -> PyResult<Self> {
         let ports = Arc::new(Ports::of(py, inner.manifest())?);
-        Ok(Self { inner: Arc::new(inner), ports, model: model.map(Arc::new) })
+        let scratch = UsedScratch::default();
+        Ok(Self { inner: Arc::new(inner), ports, scratch, model: model.map(Arc::new) })
     }
 
     /// Its inputs and outputs.
     pub fn ports(&self) -> &Ports {
         &self.ports
+    }
+
+    /// The working memory that its runs on tensors of PyTorch have used.
+    pub fn scratch(&self) -> &UsedScratch {
+        &self.scratch
     }
 
     /// What runs.
@@ -78,7 +87,7 @@ impl PyExecutable {
         let is_on_gpu = given.iter().any(|given| given.gpu().is_some());
         if let Some(gpu) = self.inner.gpu().filter(|_| is_on_gpu) {
             let run = |stream: &Arc<Stream>, run: &DeviceRun<'_>| self.inner.run_on_device(stream, run);
-            let place = OnGpu { executable: &self.inner, gpu };
+            let place = OnGpu { executable: &self.inner, gpu, scratch: &self.scratch };
             return self.ports.call_on_device(place, &objects, given, out, run, py);
         }
         let run = |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| {
@@ -91,7 +100,7 @@ impl PyExecutable {
     fn context(&self, py: Python<'_>) -> PyResult<PyContext> {
         let inner = self.inner.context().map_err(|error| errors::exception(py, error))?;
         let (executable, ports) = (Arc::clone(&self.inner), Arc::clone(&self.ports));
-        Ok(PyContext { inner: Mutex::new(inner), executable, ports })
+        Ok(PyContext { inner: Mutex::new(inner), executable, ports, scratch: UsedScratch::default() })
     }
 
     /// Name, element type and shape of each input.
@@ -236,7 +245,7 @@ impl PyContext {
             let run = |stream: &Arc<Stream>, run: &DeviceRun<'_>| {
                 self.inner.lock().unwrap_or_else(PoisonError::into_inner).run_on_device(stream, run)
             };
-            let place = OnGpu { executable: &self.executable, gpu };
+            let place = OnGpu { executable: &self.executable, gpu, scratch: &self.scratch };
             return self.ports.call_on_device(place, &objects, given, out, run, py);
         }
         let run = |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| {

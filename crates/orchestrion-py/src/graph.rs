@@ -4,8 +4,8 @@
 use crate::device::{self, OnGpu, RunTensor};
 use crate::errors;
 use crate::executable::PyExecutable;
-use crate::slabs::{Part, Slabs};
-use crate::tensors::{Allocator, Given, Library, Order, Port};
+use crate::slabs::{SlabPart, Slabs};
+use crate::tensors::{Allocator, Given, Library, OnGpuFinder, Order, Port, TracedLayout};
 use orchestrion::{DType, DeviceRun, Error, Stream, TensorView, TensorViewMut};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -35,6 +35,8 @@ struct Input {
     position: usize,
     /// The order of its dimensions in which the executable reads it.
     order: Option<Vec<usize>>,
+    /// How it lies, unless the caller's tensor is to be copied first.
+    layout: Option<TracedLayout>,
     port: Port,
 }
 
@@ -47,22 +49,24 @@ enum Output {
     /// In the memory of one of the graph's tensors.
     Alias { input: usize, shape: Py<PyTuple>, strides: Py<PyTuple>, offset: isize, is_whole: bool },
     /// In new memory.
-    Made(Made),
+    Made(MadeOutput),
 }
 
 /// An output in new memory.
-struct Made {
+struct MadeOutput {
     port: Port,
     /// The order of its dimensions in which the executable has it.
     order: Option<Vec<usize>>,
+    /// How it lies, unless it has gaps.
+    layout: Option<TracedLayout>,
     /// Where it is, unless it has memory of its own.
-    part: Option<Part>,
+    part: Option<SlabPart>,
 }
 
 /// A new value of one of the graph's tensors.
 struct Change {
     /// What it is where it is made in memory of its own: the caller copies it then.
-    made: Made,
+    made: MadeOutput,
     /// The executable's input that is updated in place, if it is.
     input: Option<usize>,
 }
@@ -107,10 +111,10 @@ impl PyGraph {
             let text = format!("inputs and outputs are {expected:?}, {given:?} are described");
             return Err(errors::exception(py, Error::Internal(text)));
         }
-        let inputs = inputs.into_iter().zip(&ports.inputs).map(|((position, order), port)| Input {
-            position,
-            order,
-            port: port.clone_ref(py),
+        let inputs = inputs.into_iter().zip(&ports.inputs).map(|((position, order), port)| {
+            let ordered: Vec<usize> = port.shape.bind(py).extract()?;
+            let layout = TracedLayout::of(port.dtype, ordered, order.as_deref());
+            Ok(Input { position, order, layout, port: port.clone_ref(py) })
         });
         let mut slabs = Slabs::default();
         let outputs = outputs.into_iter().enumerate().map(|(number, output)| {
@@ -130,7 +134,7 @@ impl PyGraph {
                     is_whole,
                 },
                 Some(OutputSpec::Made(made)) => {
-                    let mut made = Made::of(py, made)?;
+                    let mut made = MadeOutput::of(py, made)?;
                     if number >= saved_from {
                         made.part = slabs.place(py, &made.port)?;
                     }
@@ -143,10 +147,17 @@ impl PyGraph {
         let updates = &executable.get().inner().manifest().updates;
         let changes = changes.into_iter().enumerate().map(|(number, made_apart)| {
             let update = updates.iter().find(|update| update.output == made + number);
-            Ok(Change { made: Made::of(py, made_apart)?, input: update.map(|update| update.input) })
+            Ok(Change { made: MadeOutput::of(py, made_apart)?, input: update.map(|update| update.input) })
         });
         let changes = changes.collect::<PyResult<_>>()?;
-        Ok(Self { inputs: inputs.collect(), outputs, changes, slabs, index_check, executable })
+        Ok(Self {
+            inputs: inputs.collect::<PyResult<_>>()?,
+            outputs,
+            changes,
+            slabs,
+            index_check,
+            executable,
+        })
     }
 
     /// How many changes can be made in place.
@@ -169,7 +180,11 @@ impl PyGraph {
         let executable = self.executable.get().inner();
         let made = match executable.gpu() {
             None => self.run_on_host(py, &objects)?,
-            Some(gpu) => self.run_on_gpu(py, OnGpu { executable, gpu }, &objects)?,
+            Some(gpu) => self.run_on_gpu(
+                py,
+                OnGpu { executable, gpu, scratch: self.executable.get().scratch() },
+                &objects,
+            )?,
         };
         let mut made = made.into_iter();
         let results = PyList::empty(py);
@@ -271,9 +286,15 @@ impl PyGraph {
     ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         static ASSERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let ordinal = place.gpu.device().info().ordinal;
+        let mut finder = OnGpuFinder::new(ordinal);
         let mut inputs: Vec<RunTensor<'_, 'py>> = (self.inputs.iter())
             .map(|input| {
                 let object = input.among(py, objects)?;
+                if let Some(layout) = &input.layout
+                    && let Some(address) = finder.address(object, layout)?
+                {
+                    return Ok(RunTensor::known(object.clone(), &input.port, layout, address));
+                }
                 let given = Given::traced(object, &input.port, "input")?;
                 device::input(object, given, &input.port, input.order.as_deref(), ordinal)
             })
@@ -297,7 +318,7 @@ impl PyGraph {
                     Some(object) => {
                         device::input(object, Given::traced(object, port, "input")?, port, order, ordinal)
                     }
-                    None => RunTensor::made(output.new_tensor(&allocator, &slabs)?, port, order),
+                    None => output.on_gpu(&allocator, &slabs, &mut finder),
                 }
             })
             .collect::<PyResult<_>>()?;
@@ -330,7 +351,7 @@ impl PyGraph {
     }
 
     /// What the executable makes: outputs, then new values of tensors.
-    fn made(&self) -> impl Iterator<Item = &Made> {
+    fn made(&self) -> impl Iterator<Item = &MadeOutput> {
         let outputs = self.outputs.iter().filter_map(|output| match output {
             Output::Made(made) => Some(made),
             Output::None | Output::Again(_) | Output::Alias { .. } => None,
@@ -339,14 +360,36 @@ impl PyGraph {
     }
 }
 
-impl Made {
+impl MadeOutput {
     /// A tensor in memory of its own.
     fn of(py: Python<'_>, (shape, strides, dtype, order): MadeSpec) -> PyResult<Self> {
         let unknown = || errors::usage(py, &format!("there is no type `{dtype}`"));
         let dtype = DType::from_name(&dtype).ok_or_else(unknown)?;
+        let ordered = match &order {
+            None => Some(shape.clone()),
+            Some(order) => order.iter().map(|&dim| shape.get(dim).copied()).collect(),
+        };
+        let layout = ordered.and_then(|ordered| TracedLayout::of(dtype, ordered, order.as_deref()));
+        let layout = layout.filter(|layout| layout.has_strides(&strides));
         let (shape, strides) = (PyTuple::new(py, shape)?.unbind(), PyTuple::new(py, strides)?.unbind());
         let port = Port { name: "output".to_owned(), dtype, shape, strides };
-        Ok(Self { port, order, part: None })
+        Ok(Self { port, order, layout, part: None })
+    }
+
+    /// The tensor for one run on a GPU.
+    fn on_gpu<'a, 'py>(
+        &'a self,
+        allocator: &Allocator<'py>,
+        slabs: &[Bound<'py, PyAny>],
+        finder: &mut OnGpuFinder<'py>,
+    ) -> PyResult<RunTensor<'a, 'py>> {
+        let object = self.new_tensor(allocator, slabs)?;
+        if let Some(layout) = &self.layout
+            && let Some(address) = finder.address(&object, layout)?
+        {
+            return Ok(RunTensor::known(object, &self.port, layout, address));
+        }
+        RunTensor::made(object, &self.port, self.order.as_deref())
     }
 
     /// The tensor for one run.

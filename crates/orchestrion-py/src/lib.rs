@@ -21,6 +21,7 @@ mod dlpack;
 mod errors;
 mod executable;
 mod graph;
+mod scratch;
 mod slabs;
 mod superoptimize;
 mod tensors;

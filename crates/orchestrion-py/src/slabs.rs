@@ -31,7 +31,7 @@ struct Slab {
 }
 
 /// Where a tensor is in a slab.
-pub struct Part {
+pub struct SlabPart {
     slab: usize,
     /// Elements before it.
     start: Py<PyInt>,
@@ -42,7 +42,7 @@ impl Slabs {
     ///
     /// # Errors
     /// If the port's shape and strides are no sizes.
-    pub fn place(&mut self, py: Python<'_>, port: &Port) -> PyResult<Option<Part>> {
+    pub fn place(&mut self, py: Python<'_>, port: &Port) -> PyResult<Option<SlabPart>> {
         let shape: Vec<usize> = port.shape.bind(py).extract()?;
         let strides: Vec<usize> = port.strides.bind(py).extract()?;
         let elem_bytes = port.dtype.size_bytes();
@@ -60,7 +60,7 @@ impl Slabs {
         });
         let start = self.slabs[slab].len_elems;
         self.slabs[slab].len_elems = start + len_elems.next_multiple_of(ALIGN_BYTES / elem_bytes);
-        Ok(Some(Part { slab, start: start.into_pyobject(py)?.unbind() }))
+        Ok(Some(SlabPart { slab, start: start.into_pyobject(py)?.unbind() }))
     }
 
     /// Memory for one run.
@@ -78,7 +78,7 @@ impl Slabs {
     }
 }
 
-impl Part {
+impl SlabPart {
     /// The tensor in these slabs.
     ///
     /// # Errors

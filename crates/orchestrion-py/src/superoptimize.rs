@@ -7,7 +7,7 @@ use crate::tensors::owned;
 use bytes::Bytes;
 use orchestrion::superoptimize as search;
 use orchestrion::superoptimize::{Baseline, SEARCH_BUDGET, Superoptimized};
-use orchestrion::{Artifact, Error, Model, Options, RunOptions};
+use orchestrion::{Artifact, Error, Model, Options};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::Path;
@@ -80,7 +80,7 @@ pub fn superoptimize(
             "unstable": unstable,
         });
         let report = report.to_string();
-        let run_options = RunOptions { execution: run.execution, ..RunOptions::of(&options, run.threads) };
+        let run_options = run.of(&options);
         Ok((orchestrion::Executable::load(artifact, run_options)?, model, report))
     });
     let (executable, model, report) = made?;

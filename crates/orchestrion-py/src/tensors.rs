@@ -556,24 +556,92 @@ fn numpy_name(dtype: DType) -> &'static str {
     }
 }
 
-fn dtype_of(element: ElementType) -> Option<DType> {
-    if element.lanes != 1 {
-        return None;
+/// How a tensor of a graph lies, if its elements are one after the other in an order of its dimensions.
+pub struct TracedLayout {
+    /// Its element type.
+    pub dtype: DType,
+    /// Its shape with the dimensions in that order.
+    pub ordered: Vec<usize>,
+    element: ElementType,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+}
+
+impl TracedLayout {
+    /// That of a tensor which has this shape with its dimensions in that order; `None` for sizes that are no tensor's.
+    pub fn of(dtype: DType, ordered: Vec<usize>, order: Option<&[usize]>) -> Option<Self> {
+        let rank = ordered.len();
+        let (mut shape, mut strides, mut stride) = (vec![0; rank], vec![0; rank], 1i64);
+        for place in (0..rank).rev() {
+            let dim = order.map_or(Some(place), |order| order.get(place).copied())?;
+            let size = i64::try_from(ordered[place]).ok()?;
+            *shape.get_mut(dim)? = size;
+            *strides.get_mut(dim)? = stride;
+            stride = stride.checked_mul(size)?;
+        }
+        Some(Self { dtype, ordered, element: element_of(dtype), shape, strides })
     }
-    Some(match (element.code, element.bits) {
-        (0, 8) => DType::I8,
-        (0, 16) => DType::I16,
-        (0, 32) => DType::I32,
-        (0, 64) => DType::I64,
-        (1, 8) => DType::U8,
-        (1, 16) => DType::U16,
-        (1, 32) => DType::U32,
-        (1, 64) => DType::U64,
-        (2, 16) => DType::F16,
-        (2, 32) => DType::F32,
-        (2, 64) => DType::F64,
-        (4, 16) => DType::BF16,
-        (6, 8) => DType::Bool,
-        _ => return None,
-    })
+
+    /// Whether a tensor of these strides lies so.
+    pub fn has_strides(&self, strides: &[usize]) -> bool {
+        let lies_so =
+            |((&size, &expected), &given): ((&i64, &i64), &usize)| size == 1 || expected == given as i64;
+        self.strides.len() == strides.len() && self.shape.iter().zip(&self.strides).zip(strides).all(lies_so)
+    }
+}
+
+/// Finds tensors of PyTorch on a GPU: many of the same few classes.
+pub struct OnGpuFinder<'py> {
+    gpu: i32,
+    last: Option<(Bound<'py, PyType>, Option<Describe>)>,
+}
+
+impl<'py> OnGpuFinder<'py> {
+    /// For the GPU of this number.
+    pub fn new(gpu: usize) -> Self {
+        Self { gpu: i32::try_from(gpu).unwrap_or(i32::MAX), last: None }
+    }
+
+    /// The address of a tensor that lies so, on this GPU; `None` for any other.
+    ///
+    /// # Errors
+    /// What PyTorch says.
+    pub fn address(&mut self, object: &Bound<'py, PyAny>, layout: &TracedLayout) -> PyResult<Option<u64>> {
+        let class = object.get_type();
+        let describe = match &self.last {
+            Some((last, describe)) if last.is(&class) => *describe,
+            _ => {
+                let Exchange { library, describe } = Exchange::of(&class)?;
+                let describe = describe.filter(|_| library == Library::Torch);
+                self.last = Some((class, describe));
+                describe
+            }
+        };
+        let Some(describe) = describe else { return Ok(None) };
+        describe.address(object, self.gpu, layout.element, &layout.shape, &layout.strides)
+    }
+}
+
+/// What DLPack calls a type.
+fn element_of(dtype: DType) -> ElementType {
+    let (code, bits) = match dtype {
+        DType::Bool => (6, 8),
+        DType::I8 => (0, 8),
+        DType::I16 => (0, 16),
+        DType::I32 => (0, 32),
+        DType::I64 => (0, 64),
+        DType::U8 => (1, 8),
+        DType::U16 => (1, 16),
+        DType::U32 => (1, 32),
+        DType::U64 => (1, 64),
+        DType::F16 => (2, 16),
+        DType::BF16 => (4, 16),
+        DType::F32 => (2, 32),
+        DType::F64 => (2, 64),
+    };
+    ElementType { code, bits, lanes: 1 }
+}
+
+fn dtype_of(element: ElementType) -> Option<DType> {
+    DType::ALL.into_iter().find(|dtype| element_of(*dtype) == element)
 }

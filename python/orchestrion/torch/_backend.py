@@ -25,7 +25,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from orchestrion._compile import native_options
 from orchestrion._errors import Error, InternalError, UsageError
-from orchestrion.torch import _report
+from orchestrion.torch import _dropped_attention, _report
 from orchestrion.torch._bags import replace_regular_bags
 from orchestrion.torch._document import DocumentError, source_line, target_name
 from orchestrion.torch._placement import CPU, graph_device, host_calls
@@ -143,7 +143,7 @@ def backend(
         bw_compiler=compiler.compiling("backward"),
         inference_compiler=compiler.compiling("inference"),
         partition_fn=compiler.divided,
-        decompositions=decompositions(),
+        decompositions=decompositions(drops_attention=not chosen.fallback_random),
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
     return compiled
@@ -158,14 +158,17 @@ backend.reset = _reset  # type: ignore[attr-defined]
 
 
 @functools.cache
-def decompositions() -> dict[Any, Any]:
-    """The decompositions to core ATen; attention stays whole. PyTorch takes 0.2 s to make the table."""
+def decompositions(drops_attention: bool = True) -> dict[Any, Any]:
+    """The decompositions to core ATen; attention stays whole. PyTorch takes 0.2 s to make the table.
+
+    :param drops_attention: attention with dropout becomes calls that are compiled.
+    """
     from torch._decomp import core_aten_decompositions
 
     table = dict(core_aten_decompositions())
     for name in ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"):
         table.pop(getattr(torch.ops.aten, name).default, None)
-    return table
+    return {**table, **_dropped_attention.decompositions()} if drops_attention else table
 
 
 def _boxed(run: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Sequence[Any]]:

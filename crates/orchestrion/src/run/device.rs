@@ -38,8 +38,9 @@ pub struct DeviceRun<'a> {
     /// The outputs. One that has the memory of the input that it updates ([`Manifest::updates`](crate::manifest::Manifest::updates)) is updated in
     /// place; otherwise one that overlaps another tensor is written last, by a copy.
     pub outputs: &'a [DeviceTensor<'a>],
-    /// [`Executable::scratch_bytes`] bytes, from a multiple of 256 on, that the run works in instead of the context's memory. Give some for
-    /// runs that a graph of the caller captures: such a graph may then be launched beside other runs.
+    /// [`Executable::scratch_bytes`] bytes, from a multiple of 256 on, that the run works in instead of the context's memory; what it
+    /// has there is of no use afterwards. The same address as of the run before costs least. Give some for runs that a graph of the caller
+    /// captures: such a graph may then be launched beside other runs.
     pub scratch: Option<DeviceAddress>,
 }
 

@@ -84,8 +84,11 @@ pub fn on_gpu(
     let program = program(manifest, constants, &launch)?;
     let steps = manifest.steps.iter().map(|step| step.name.as_str());
     let ranges = ProfilerRanges::load(&options.cuda, &manifest.model.label(), steps);
-    let options =
-        ExecutableOptions { check_each_step: options.check_each_step, ..ExecutableOptions::default() };
+    let options = ExecutableOptions {
+        check_each_step: options.check_each_step,
+        allocate_late: options.allocate_late,
+        ..ExecutableOptions::default()
+    };
     let program =
         cuda::CudaProgram::new(&context, program, options).map_err(Error::from)?.with_ranges(ranges);
     check_memory(manifest, 0)?;

@@ -16,6 +16,8 @@ pub struct RunOptions {
     pub cuda: SearchPaths,
     /// How the steps of a run reach a GPU; by default what costs least, found by timing the first runs.
     pub execution: Option<Execution>,
+    /// Takes working memory on a GPU only when a run needs it: for callers who give their own ([`DeviceRun`](crate::DeviceRun)).
+    pub allocate_late: bool,
     /// Waits after each step on a GPU, so that an error names its kernel: slow.
     pub check_each_step: bool,
 }
@@ -24,7 +26,7 @@ impl RunOptions {
     /// How to run on so many threads what these options compile: on their GPU, with their libraries.
     pub fn of(options: &Options, threads: usize) -> Self {
         let (device, cuda) = (options.gpu().unwrap_or(0), options.cuda.clone());
-        Self { threads, device, cuda, execution: None, check_each_step: false }
+        Self { threads, device, cuda, ..Self::default() }
     }
 }
 

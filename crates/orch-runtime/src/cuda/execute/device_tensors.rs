@@ -48,7 +48,8 @@ pub struct DeviceTensors<'a> {
     /// The outputs.
     pub outputs: &'a [DeviceAddress],
     /// As many bytes as the program's arena has, from a multiple of 256 on, that take the place of the executable's working memory; `None`
-    /// to use that. The run is launched kernel by kernel then. Programs with host routines or library calls do not use it.
+    /// to use that. As of tensors, an address that differs from that of the run before is set in all kernels that access it. Programs with host
+    /// routines or library calls do not use it.
     pub scratch: Option<DeviceAddress>,
 }
 
@@ -123,13 +124,16 @@ impl CudaExecutable {
         if !is_captured {
             self.switch_to(stream)?;
         }
-        let Places { ports, sent, before, after } = self.places(tensors)?;
+        let arena = match scratch {
+            Some(DeviceAddress(address)) => address,
+            None => self.placement.own_arena(&self.current, &self.source.program)?,
+        };
+        let Places { ports, sent, before, after } = self.places(tensors, arena)?;
         // SAFETY: sizes were compared above, and the stream has waited for the run before.
         unsafe { self.host_inputs.send(stream, &sent)? };
         enqueue_copies(stream, &before)?;
-        if is_captured || scratch.is_some() {
-            let arena = scratch.map_or_else(|| self.placement.arena(), DeviceAddress::get);
-            self.enqueue_once(stream, &ports, arena)?;
+        if is_captured {
+            self.enqueue_once(stream, &ports)?;
         } else {
             self.timed(|executable| {
                 executable.bind(ports)?;
@@ -172,7 +176,7 @@ impl CudaExecutable {
     }
 
     /// Which tensors kernels access where they are, and which are in the executable's own buffers.
-    fn places<'a>(&mut self, tensors: &DeviceTensors<'a>) -> Result<Places<'a>, CudaError> {
+    fn places<'a>(&mut self, tensors: &DeviceTensors<'a>, arena: Address) -> Result<Places<'a>, CudaError> {
         let Self { source, placement, host_inputs, current, ports_of_calls, .. } = self;
         let program = &source.program;
         let is_direct = |base: Base, address: Address, len_bytes: usize| {
@@ -225,12 +229,12 @@ impl CudaExecutable {
             after.push(StagingCopy { from, to, len_bytes });
             outputs.push(from);
         }
-        Ok(Places { ports: Ports { inputs, outputs }, sent, before, after })
+        Ok(Places { ports: Ports { arena, inputs, outputs }, sent, before, after })
     }
 
     /// Enqueues a run with these addresses, kernel by kernel. No step is a host routine.
-    fn enqueue_once(&mut self, stream: &Stream, ports: &Ports, arena: Address) -> Result<(), CudaError> {
-        let address = |range: &BufferRef| self.placement.address_among(range, ports, arena);
+    fn enqueue_once(&mut self, stream: &Stream, ports: &Ports) -> Result<(), CudaError> {
+        let address = |range: &BufferRef| self.placement.address_among(range, ports);
         for (idx, step) in self.source.program.steps.iter().enumerate() {
             let arguments = Arguments::of(step, address, stream.context())?;
             self.put_step(idx, stream, &arguments, address, idx > 0)?;

@@ -56,11 +56,14 @@ pub struct ExecutableOptions {
     pub allow_programmatic: bool,
     /// Runs directly, and waits after each step, so that an error names the kernel.
     pub check_each_step: bool,
+    /// Takes working memory only when a run needs it: callers give their own with each run on the device.
+    pub allocate_late: bool,
 }
 
 impl Default for ExecutableOptions {
     fn default() -> Self {
-        Self { execution: Execution::default(), allow_programmatic: true, check_each_step: false }
+        let (allow_programmatic, check_each_step, allocate_late) = (true, false, false);
+        Self { execution: Execution::default(), allow_programmatic, check_each_step, allocate_late }
     }
 }
 
@@ -147,7 +150,7 @@ impl CudaProgram {
     /// If the device lacks memory or does not support a launch.
     pub fn executable(&self) -> Result<CudaExecutable, ExecutableError> {
         let stream = Stream::new(&self.context)?;
-        let placement = Placement::new(&stream, &self.program, &self.constants)?;
+        let placement = Placement::new(&self.program, &self.constants);
         Ok(CudaExecutable::prepare(stream, self.clone(), placement)?)
     }
 }
@@ -181,6 +184,10 @@ impl CudaExecutable {
 
     fn prepare(stream: Stream, source: CudaProgram, mut placement: Placement) -> Result<Self, CudaError> {
         let (program, options) = (&source.program, source.options);
+        let is_call = |action: &Action| matches!(action, Action::Launch(launch) if launch.call.is_some());
+        if !options.allocate_late || program.steps.iter().any(|step| is_call(&step.action)) {
+            placement.fix_arena(&stream, program)?;
+        }
         for step in &program.steps {
             let Action::Launch(launch) = &step.action else { continue };
             launch.function.allow(&launch.shape)?;

@@ -48,7 +48,7 @@ struct StepGraph {
     nodes: Vec<(usize, Node)>,
 }
 
-/// A step that accesses inputs or outputs.
+/// A step that accesses memory whose address may change: inputs, outputs, working memory.
 pub(super) struct BoundaryStep {
     step: usize,
     /// Those that it accesses.
@@ -64,11 +64,11 @@ impl BoundaryStep {
     }
 }
 
-/// The steps that access inputs or outputs, except calls of libraries.
+/// The steps that access memory whose address may change, except calls of libraries.
 pub(super) fn boundary_steps(program: &Program, calls: &Calls) -> Vec<BoundaryStep> {
     let step = |(step, info): (usize, &CudaStep)| {
         let ports = info.buffers().into_iter().map(|buffer| buffer.base);
-        let ports: Vec<Base> = ports.filter(|base| is_port(*base)).collect();
+        let ports: Vec<Base> = ports.filter(|base| *base == Base::Arena || is_port(*base)).collect();
         let can_move = calls.of(step).is_none() && !ports.is_empty();
         can_move.then_some(BoundaryStep { step, ports })
     };

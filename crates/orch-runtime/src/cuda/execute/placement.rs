@@ -19,9 +19,10 @@ pub(in crate::cuda) struct Packed {
     starts: Vec<usize>,
 }
 
-/// Device addresses of a model's inputs and outputs.
+/// Device addresses of a model's inputs and outputs, and of the memory that it works in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cuda) struct Ports {
+    pub(in crate::cuda) arena: Address,
     pub(in crate::cuda) inputs: Vec<Address>,
     pub(in crate::cuda) outputs: Vec<Address>,
 }
@@ -29,26 +30,29 @@ pub(in crate::cuda) struct Ports {
 /// All device buffers of an executable, and where its inputs and outputs are now: in buffers of its own, which tensors of the host are
 /// copied to and from, or in tensors of the caller.
 pub(in crate::cuda) struct Placement {
-    arena: DeviceBuffer,
+    /// Its own working memory, if there is some yet.
+    arena: Option<DeviceBuffer>,
     constants: Arc<Packed>,
     /// Its own buffers for inputs and outputs. Each is allocated, as zeros, when it is first needed: tensors of the caller need none.
     input_buffers: Vec<Option<DeviceBuffer>>,
     output_buffers: Vec<Option<DeviceBuffer>>,
-    /// Where inputs and outputs are now; 0 until a first run says so.
+    /// Where inputs, outputs and working memory are now; 0 until a first run says so.
     pub(in crate::cuda) ports: Ports,
 }
 
 impl Ports {
     fn unknown(program: &Program) -> Self {
-        Self { inputs: vec![0; program.input_bytes.len()], outputs: vec![0; program.output_bytes.len()] }
+        let zeros = |sizes: &[usize]| vec![0; sizes.len()];
+        Self { arena: 0, inputs: zeros(&program.input_bytes), outputs: zeros(&program.output_bytes) }
     }
 
-    /// The address of an input or output; `None` for other memory.
+    /// The address of an input, an output or working memory; `None` for constants, which stay.
     pub(in crate::cuda) fn address(&self, base: Base) -> Option<Address> {
         match base {
             Base::Input(idx) => Some(self.inputs[idx]),
             Base::Output(idx) => Some(self.outputs[idx]),
-            Base::Arena | Base::Constant(_) => None,
+            Base::Arena => Some(self.arena),
+            Base::Constant(_) => None,
         }
     }
 }
@@ -91,23 +95,38 @@ impl Packed {
 }
 
 impl Placement {
-    /// Working memory of zeros for a valid program, whose constants are on the device.
-    pub(in crate::cuda) fn new(
-        stream: &Stream,
-        program: &Program,
-        constants: &Arc<Packed>,
-    ) -> Result<Self, CudaError> {
-        let arena = DeviceBuffer::new(stream.context(), program.arena_bytes, "working memory")
-            .map_err(|error| with_total(error, program))?;
-        arena.fill(stream, 0)?;
+    /// For a valid program, whose constants are on the device.
+    pub(in crate::cuda) fn new(program: &Program, constants: &Arc<Packed>) -> Self {
         let none = |sizes: &[usize]| sizes.iter().map(|_| None).collect();
-        Ok(Self {
-            arena,
+        Self {
+            arena: None,
             constants: Arc::clone(constants),
             input_buffers: none(&program.input_bytes),
             output_buffers: none(&program.output_bytes),
             ports: Ports::unknown(program),
-        })
+        }
+    }
+
+    /// Its own working memory: zeros when it is first needed.
+    ///
+    /// # Errors
+    /// If the device lacks memory.
+    pub(in crate::cuda) fn own_arena(
+        &mut self,
+        stream: &Stream,
+        program: &Program,
+    ) -> Result<Address, CudaError> {
+        let arena = own(&mut self.arena, stream, program, program.arena_bytes, "working memory")?;
+        Ok(arena.address())
+    }
+
+    /// Makes its own working memory that of the next run.
+    ///
+    /// # Errors
+    /// If the device lacks memory.
+    pub(in crate::cuda) fn fix_arena(&mut self, stream: &Stream, program: &Program) -> Result<(), CudaError> {
+        self.ports.arena = self.own_arena(stream, program)?;
+        Ok(())
     }
 
     /// Its own buffer for input `idx`.
@@ -141,11 +160,12 @@ impl Placement {
         let is_in = |(buffer, address): (&Option<DeviceBuffer>, &Address)| {
             buffer.as_ref().is_some_and(|buffer| buffer.address() == *address)
         };
-        self.input_buffers.iter().zip(&self.ports.inputs).all(is_in)
+        is_in((&self.arena, &self.ports.arena))
+            && self.input_buffers.iter().zip(&self.ports.inputs).all(is_in)
             && self.output_buffers.iter().zip(&self.ports.outputs).all(is_in)
     }
 
-    /// Its own buffers for all inputs and outputs.
+    /// Its own working memory, and its own buffers for all inputs and outputs.
     ///
     /// # Errors
     /// If the device lacks memory.
@@ -154,13 +174,14 @@ impl Placement {
         stream: &Stream,
         program: &Program,
     ) -> Result<Ports, CudaError> {
+        let arena = self.own_arena(stream, program)?;
         let inputs = (0..program.input_bytes.len())
             .map(|idx| self.own_input(stream, program, idx).map(DeviceBuffer::address))
             .collect::<Result<_, _>>()?;
         let outputs = (0..program.output_bytes.len())
             .map(|idx| self.own_output(stream, program, idx).map(DeviceBuffer::address))
             .collect::<Result<_, _>>()?;
-        Ok(Ports { inputs, outputs })
+        Ok(Ports { arena, inputs, outputs })
     }
 
     /// Gives a port that a library's call accesses its own buffer for good.
@@ -187,23 +208,18 @@ impl Placement {
 
     /// The device address of a range of the program.
     pub(in crate::cuda) fn address(&self, range: &BufferRef) -> Address {
-        self.address_among(range, &self.ports, self.arena())
+        self.address_among(range, &self.ports)
     }
 
     /// The same, with these inputs, outputs and working memory.
-    pub(in crate::cuda) fn address_among(&self, range: &BufferRef, ports: &Ports, arena: Address) -> Address {
+    pub(in crate::cuda) fn address_among(&self, range: &BufferRef, ports: &Ports) -> Address {
         let start = match range.base {
-            Base::Arena => arena,
+            Base::Arena => ports.arena,
             Base::Constant(idx) => self.constants.address(idx),
             Base::Input(idx) => ports.inputs[idx],
             Base::Output(idx) => ports.outputs[idx],
         };
         start + range.offset_bytes as Address
-    }
-
-    /// The address of its working memory.
-    pub(in crate::cuda) fn arena(&self) -> Address {
-        self.arena.address()
     }
 
     /// The content of a range, when all that is enqueued is done.

@@ -310,6 +310,46 @@ fn runs_become_part_of_graphs_of_the_caller() {
 }
 
 #[test]
+fn runs_in_memory_of_the_caller_take_none_and_follow_it() {
+    let fake = Fake::new();
+    let context = fake.context();
+    for execution in Execution::ALL {
+        let options = ExecutableOptions { execution, allocate_late: true, ..ExecutableOptions::default() };
+        let mut executable = CudaExecutable::new(&context, program(&context), options).unwrap();
+        let caller = Caller::new(&context);
+        let [x, y, first, second, near, far] =
+            [1.0, 2.0, 0.0, 0.0, 0.0, 0.0].map(|value| caller.tensor(value));
+        let [inputs, outputs, memory] = [&[&x, &y][..], &[&first, &second], &[&near, &far]]
+            .map(|all| addresses(&all.iter().map(|tensor| tensor.address()).collect::<Vec<_>>()));
+        let inputs: Vec<InputPlace<'_>> = inputs.into_iter().map(InputPlace::Device).collect();
+        let mut run = |scratch| {
+            fake.log();
+            let tensors = DeviceTensors { inputs: &inputs, outputs: &outputs, scratch };
+            executable.enqueue_on(&caller.stream, &tensors).unwrap();
+            fake.log()
+        };
+        let used = fake.memory_used();
+        let is_graph = execution != Execution::Direct;
+        run(Some(memory[0]));
+        assert_eq!(caller.value(&first), floats([-3.0; ELEMS]));
+        assert_eq!(caller.value(&near), floats([3.0; ELEMS]), "it works there");
+        assert!(!run(Some(memory[0])).contains("set node"), "nothing has moved");
+        assert_eq!(run(Some(memory[1])).contains("set node"), is_graph);
+        assert_eq!(caller.value(&far), floats([3.0; ELEMS]));
+        assert_eq!(fake.memory_used(), used, "it took no working memory");
+        // Memory of its own when none is given.
+        let zeros = floats([0.0; ELEMS]);
+        for memory in [&near, &far] {
+            memory.copy_from_host(&caller.stream, 0, &zeros).unwrap();
+        }
+        assert_eq!(run(None).contains("set node"), is_graph);
+        assert_eq!(fake.memory_used(), used + BYTES as i64);
+        assert_eq!(caller.value(&first), floats([-3.0; ELEMS]));
+        assert_eq!([caller.value(&near), caller.value(&far)], [zeros.clone(), zeros]);
+    }
+}
+
+#[test]
 fn runs_with_steps_on_the_host_are_not_captured() {
     let fake = Fake::new();
     let context = fake.context();
