@@ -57,7 +57,9 @@ fn nest_designs(
 }
 
 fn contraction_designs(block: &BlockProgram, target: &CpuTarget, limit: usize) -> Vec<Design> {
-    let Some((math_unit, schedules)) = contraction::schedules(block, target, limit) else { return Vec::new() };
+    let Some((math_unit, schedules)) = contraction::schedules(block, target, limit) else {
+        return Vec::new();
+    };
     let design = |schedule: &contraction::CpuContractionSchedule| {
         let kernel = contraction::lower(block, schedule, target).ok()?;
         Some(Design { kernel, schedule: format!("contraction {math_unit} {schedule}") })

@@ -300,7 +300,8 @@ impl CpuContractionSchedule {
     /// For numbers of threads how many times as much as an even share the largest of the ranges is into which work items are cut.
     pub(super) fn largest_shares(&self, extents: GemmShape, lanes: usize, threads: &[usize]) -> Vec<f64> {
         let grid = self.grid(extents, lanes);
-        let of_part = |size: usize, part: usize, all: usize| ((part + 1) * size).min(all) - (part * size).min(all);
+        let of_part =
+            |size: usize, part: usize, all: usize| ((part + 1) * size).min(all) - (part * size).min(all);
         let mut before = vec![0];
         for block in 0..grid.batch * grid.row_blocks {
             let rows = of_part(self.block_rows, block % grid.row_blocks, extents.m);
@@ -446,11 +447,7 @@ impl TileGrid {
     }
 
     /// The most even of some work items, without those that are small.
-    fn evenest(
-        &self,
-        cuts: impl Iterator<Item = TaskTiles>,
-        tile_multiply_adds: usize,
-    ) -> Option<TaskTiles> {
+    fn evenest(&self, cuts: impl Iterator<Item = TaskTiles>, tile_multiply_adds: usize) -> Option<TaskTiles> {
         let Self { others, strips, panels } = *self;
         let least_tiles = MIN_TASK_MULTIPLY_ADDS.div_ceil(tile_multiply_adds.max(1));
         let least_tiles = least_tiles.max((others * strips * panels).div_ceil(MOST_TASKS));

@@ -13,9 +13,7 @@ use crate::{Error, Options, parallel};
 use bytes::Bytes;
 use orch_compute::Storage;
 use orch_ir::{DType, PrimGraph, PrimOp, Tensor, TensorId};
-use orch_plan::memory::{
-    Buffer, BufferId, MemoryAlias, MemoryError, MemoryPlan, MemoryRequest, plan_memory,
-};
+use orch_plan::memory::{Buffer, BufferId, MemoryAlias, MemoryError, MemoryPlan, MemoryRequest, plan_memory};
 use orch_runtime::cpu::ALIGN_BYTES;
 use orch_runtime::held_once;
 use orch_thread::kernel::{Binding, PackedConstant};

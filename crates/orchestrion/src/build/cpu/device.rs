@@ -1,9 +1,9 @@
 //! A CPU with the tools that make kernels for it.
 
 use crate::manifest::Device;
+use crate::parallel::MAX_THREADS;
 use crate::plan::backend::TargetInfo;
 use crate::tune::calibrate;
-use crate::parallel::MAX_THREADS;
 use crate::{Error, Options, Precision, parallel};
 use orch_runtime::cpu::{CompileError, Compiler, CompilerOptions, Tuning};
 use orch_thread::CpuTarget;

@@ -45,7 +45,9 @@ fn a_sum_takes_the_place_of_what_is_read_last() {
         assert_eq!(pairs.len(), 1, "{target}: {pairs:?}");
         let steps = &planned.assembly.steps;
         let is_written = |tensor: TensorId| {
-            let place = steps.iter().position(|step| step.computes.iter().any(|text| text.starts_with(&format!("{tensor}:"))));
+            let place = steps
+                .iter()
+                .position(|step| step.computes.iter().any(|text| text.starts_with(&format!("{tensor}:"))));
             let step = &steps[place.expect("a step computes it")];
             step.slots.iter().find(|slot| slot.written).map(|slot| slot.memory)
         };
