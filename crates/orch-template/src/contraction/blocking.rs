@@ -204,9 +204,12 @@ impl CpuContractionSchedule {
         let least_strips = if staging.panels { block_strips } else { 1 };
         let cut = tiles.cut(tile_work, least_strips);
         let all_panels = tiles.cut_strips(tile_work).filter(|all| {
-            let panel_bytes = k * n.next_multiple_of(vectors * lanes) * target.vector_bytes / lanes;
+            let width = vectors * lanes;
+            // Others are copied panel by panel.
+            let lie = !staging.panels && (staging.term_bytes.is_none() || n.is_multiple_of(width));
+            let panel_bytes = k * n.next_multiple_of(width) * target.vector_bytes / lanes;
             let stay = panel_bytes as f64 <= target.l2_bytes as f64 * PANELS_SHARE;
-            stay && panels > 1 && !staging.panels && tiles.cost(all) <= tiles.cost(&cut) + ROWS_OUTER_GAIN
+            lie && stay && panels > 1 && tiles.cost(all) <= tiles.cost(&cut) + ROWS_OUTER_GAIN
         });
         let (cut, rows_outer) = all_panels.map_or((cut, false), |all| (all, true));
         Self {

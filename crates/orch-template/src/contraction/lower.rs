@@ -161,7 +161,7 @@ impl ContractionEmitter<'_> {
 
     /// All register tiles of a work item: panel by panel, or strip by strip if all panels stay in the L2.
     fn walk_tiles(&mut self, span: &WorkItemBlock, phase: TilePass) -> Vec<Stmt> {
-        if self.schedule.rows_outer {
+        if self.schedule.rows_outer && self.panel_scratch.is_none() {
             let mut body = Vec::new();
             for strips in self.row_tiles(span) {
                 body.push(self.walk_strips(&strips, |ctx, row| {

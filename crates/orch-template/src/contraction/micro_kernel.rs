@@ -186,9 +186,14 @@ fn emit_sum(
     let panel_line = exprs.add2(panel_base, panel_line);
     let (from, to) = if whole_runs { (zero, terms) } else { (simplify(exprs, from), simplify(exprs, to)) };
     let mut body = Vec::new();
-    let distance = bind_offset(ctx, "a_run", distance, &mut body);
+    let bases = if whole_runs && run <= UNROLLED_TERMS {
+        // With one address compilers see which elements several rows share, and hold those, for which there are no registers.
+        let distance = bind_offset(ctx, "a_run", distance, &mut body);
+        rows.bases.iter().map(|&base| ctx.program.exprs.add2(base, distance)).collect()
+    } else {
+        bases_of_run(ctx, &rows.bases, distance, &mut body)
+    };
     let panel_line = bind_offset(ctx, "b_run", panel_line, &mut body);
-    let bases = rows.bases.iter().map(|&base| ctx.program.exprs.add2(base, distance)).collect();
     let of_run = RowAddresses { buffer: rows.buffer, bases, terms: rows.terms.clone() };
     let at = TermsAt { panel: (panel_buffer, panel_line, panel_stride), rows: &of_run, stride, run };
     body.push(emit_run(ctx, tile, vectors, accumulators, &at, (from, to)));
@@ -196,6 +201,28 @@ fn emit_sum(
         (simplify(&mut ctx.program.exprs, first_run), simplify(&mut ctx.program.exprs, past_run));
     out.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body });
     out
+}
+
+/// Where rows start in a run at this distance from its first term. Rows at a constant distance from the first one are told by that: one
+/// address is then held for all of them, and compilers find no other sums of these parts to hold instead.
+fn bases_of_run(
+    ctx: &mut ContractionEmitter<'_>,
+    bases: &[ExprId],
+    distance: ExprId,
+    body: &mut Vec<Stmt>,
+) -> Vec<ExprId> {
+    let first = ctx.program.exprs.add2(bases[0], distance);
+    let first = bind_offset(ctx, "a_run", first, body);
+    let of_row = |&base: &ExprId| {
+        let exprs = &mut ctx.program.exprs;
+        let apart = exprs.sub(base, bases[0]);
+        let apart = simplify(exprs, apart);
+        match exprs.as_int(apart) {
+            Some(apart) => exprs.add_const(first, apart),
+            None => exprs.add2(base, distance),
+        }
+    };
+    bases.iter().map(of_row).collect()
 }
 
 /// Whether a range of K is all of it.
