@@ -210,3 +210,21 @@ fn extents_of_parallel_indices_cost_nothing() {
     let large = text("t0 = input \"x\" [3000000, 3000000]; t1 = exp t0; output \"o\" t1");
     assert!(is_proved(&decide(&large, &large, 1)));
 }
+
+/// An exponential of `x / n` has a power of `n` where one of `x` stands beside it: the bound has its degree.
+#[test]
+fn denominators_of_exponents_take_rounds() {
+    let rounds = |n: u64| {
+        let program = format!(
+            "t0 = input \"x\" [4, 6]; t1 = scale(1/{n}) t0; t2 = exp t1; t3 = exp t0; t4 = mul t2, t3; output \"o\" t4"
+        );
+        let candidate =
+            format!("t0 = input \"x\" [4, 6]; t1 = scale({}/{n}) t0; t2 = exp t1; output \"o\" t2", n + 1);
+        match decide(&text(&program), &text(&candidate), 8) {
+            Verdict::Proved(proof) => proof.rounds.len(),
+            verdict => panic!("{n}: {verdict:?}"),
+        }
+    };
+    assert_eq!(rounds(2), 2);
+    assert!(rounds(1 << 30) > 2);
+}
