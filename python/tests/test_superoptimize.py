@@ -72,6 +72,25 @@ def test_c_is_compiled_and_computes_the_same(found: orc.Superoptimized, tmp_path
     np.testing.assert_allclose(out, attention(*INPUTS), rtol=1e-4, atol=1e-6)
 
 
+def test_a_program_may_have_several_outputs(cache: str) -> None:
+    program = """mugraph "sum and norm" {
+  t0 = input "x" [5, 24]
+  t1 = input "r" [5, 24]
+  t2 = add t0, t1
+  t3 = rms_norm(1/1000) t2
+  output "normed" t3
+  output "sum" t2
+}
+"""
+    x, r = numbers(5, 24, seed=1), numbers(5, 24, seed=2)
+    found = orc.superoptimize(program, cache_dir=cache, calibrate=False, threads=1, progress=False)
+    normed, total = found(x, r)
+    np.testing.assert_allclose(total, x + r, rtol=1e-6)
+    expected = (x + r) / np.sqrt(np.mean((x + r) ** 2, -1, keepdims=True) + 1e-3)
+    np.testing.assert_allclose(normed, expected, rtol=1e-4, atol=1e-6)
+    assert [port.name for port in found.outputs] == ["normed", "sum"]
+
+
 def test_an_executable_is_loaded_without_a_compiler(found: orc.Superoptimized) -> None:
     content = found.emit("orc")
     assert isinstance(content, bytes)

@@ -5,7 +5,7 @@ use crate::degree::{Polynomial, fractions};
 use crate::eval::{Domain, Stop, Strided, cost, each_index, evaluate, index_of};
 use crate::exponents::{Atoms, Condition, Facts, WAYS, common, conditions, facts, hashed, is_product, needs};
 use crate::field::Key;
-use crate::program::{Program, lens};
+use crate::program::{Program, is_present, lens};
 use crate::real::Floats;
 use crate::residue::{Residue, Residues, Round, canonical};
 use crate::verdict::{Proof, Verdict, Witness};
@@ -92,7 +92,7 @@ struct Ask<'s> {
 struct Answer {
     /// The elements of each output.
     outputs: Vec<Vec<Residue>>,
-    /// Of tensors that were asked for the elements that one element of an output depends on, but for minus infinities.
+    /// The elements of tensors that were asked for, but for minus infinities.
     values: BTreeMap<usize, Vec<Residue>>,
     round: Round,
 }
@@ -263,9 +263,7 @@ impl<'a> Pair<'a> {
         let outputs = outputs.iter().map(|&id| elements(&mut domain, &tensors, program, id)).collect();
         let mut values = BTreeMap::new();
         for &id in ask.numbers[at] {
-            let all = tensors[id]
-                .iter()
-                .flat_map(|view| view.values(&mut domain, &program.nodes[id].shape, &self.is_single(at, id)));
+            let all = elements(&mut domain, &tensors, program, id).into_iter();
             values.insert(id, all.filter(|x| x.weight != 0).collect());
         }
         Ok(Answer { outputs, values, round })
@@ -501,16 +499,20 @@ impl<'a> Pair<'a> {
 /// The chance of one residue, made of 64 random bits: at most 1.25 divided by `q`, and 1.5 by `p`.
 const RESIDUE: f64 = 1.25 / (1u64 << 61) as f64;
 
-/// Elements of a tensor, in order.
+/// Elements of a tensor that are present, in order.
 fn elements<D: Domain>(
     domain: &mut D,
     tensors: &[Option<Strided<D::Value>>],
     program: &Program,
     id: usize,
 ) -> Vec<D::Value> {
-    let mut elements = Vec::new();
+    let (shape, mut elements) = (&program.nodes[id].shape, Vec::new());
     if let Some(view) = &tensors[id] {
-        each_index(&lens(&program.nodes[id].shape), |index| elements.push(view.get(domain, index)));
+        each_index(&lens(shape), |index| {
+            if is_present(shape, index) {
+                elements.push(view.get(domain, index));
+            }
+        });
     }
     elements
 }

@@ -87,19 +87,6 @@ impl<V: Copy> Strided<V> {
             }
         }
     }
-
-    /// All elements that are present; along dimensions of `single` the first.
-    pub fn values<D: Domain<Value = V>>(&self, domain: &mut D, shape: &[Extent], single: &[bool]) -> Vec<V> {
-        let mut values = Vec::new();
-        let lens =
-            shape.iter().zip(single).map(|(extent, is_single)| if *is_single { 1 } else { extent.len });
-        each_index(&lens.collect::<Vec<_>>(), |index| {
-            if is_present(shape, index) {
-                values.push(self.get(domain, index));
-            }
-        });
-        values
-    }
 }
 
 /// Distances between neighbours of a tensor in row-major order; none where an extent of 1 is repeated.

@@ -10,8 +10,8 @@
 //! **Values.** Over the reals a value is a term over inputs. [`text`] writes sigmoid, tanh, gelu and norms by `e^x`, `+`, `*`,
 //! `1 / x` and roots, and a kernel as operators on tensors with dimensions for its blocks and iterations. A *symbol* is a variable in place of a term that has no algebraic form: `sqrt t`, `erf t`, the
 //! largest of a set of two or more different terms (nested maxima are one set; `relu x` is that of `{x, 0}`), the constant of
-//! gelu, a mask, and an exponential where it is part of an exponent. Equal terms have equal symbols. Then every value is a
-//! ratio of polynomials with integer coefficients in inputs, symbols and exponentials of atoms, below. If an equation holds
+//! gelu, a mask, and an atom as an exponent, below. Equal terms have equal symbols. Then every value is a
+//! ratio of polynomials with integer coefficients in inputs, symbols and exponentials of atoms. If an equation holds
 //! for all values of symbols it holds for the real ones. The converse fails: see what cannot be shown.
 //!
 //! **Lemma 1 (cuts, [`alike`]).** If both programs treat an index alike (element `i` of every tensor along it is one function,
@@ -32,29 +32,23 @@
 //! factors, is zero where all terms are masked. With all exponentials at one it has the value of such a divisor of the
 //! program, so that both are zero for the same masks.
 //!
-//! **Lemma 3 (exponents, [`exponents`], [`independent`]).** `e^t` is `w^t` for an element `w` of order `q` modulo `p = 2q + 1`,
-//! `t` computed modulo `q` from other random numbers than those modulo `p`. Exponents are rational combinations of *atoms*, of
-//! which those of the candidate have the values of the program's, are largest elements (independent of all else) or the
-//! number 1 (`w` is random). The program's atoms are ordered by places. A place has a *source*: an input, or symbols of
-//! different arguments, that no later place is made of, with all the indices along which the atoms of the place differ, which
-//! the place treats alike. So each atom has an element of the source of its own. That every atom changes if the source's
-//! exponents alone are changed is seen in the first round; so it is not constant in that element. Given everything else, an
-//! atom of degree `d` therefore has a given value with chance at most `d / q`, but for a chance of `d / q` that its leading
-//! coefficients vanish.
+//! **Lemma 3 (exponents, [`exponents`]).** An exponent is a rational combination of *atoms*: values that are moved, added and scaled on
+//! the way to the exponential, and the number 1. An atom is a symbol as an exponent: a keyed hash of its number, modulo `q`. So
+//! exponentials of different atoms are independent variables, `e^(a + b) = e^a e^b` holds, and nothing has to be shown of what atoms are
+//! made of. `e^t` is `w^t` for an element `w` of order `q` modulo `p = 2q + 1`; `w` is that of the number 1. Whether sums, constant
+//! factors, or nothing is taken apart is tried in turn; what is equal in one way is equal.
 //!
-//! **Lemma 4 (one round).** Let an output element differ. The numerator `F` of the difference, a nonzero polynomial of degree
+//! **Lemma 4 (one round, `bound`).** Let an output element differ. The numerator `F` of the difference, a nonzero polynomial of degree
 //! `D` in numbers, `E` in exponentials and with coefficients of height `H` ([`degree`]), is zero at the random point with
-//! chance at most `D / p + E d / q + n d / q + h² (d' / p) + vanish(H) + ..` (Schwartz and Zippel, first for exponentials, then
-//! for numbers), `n` atoms, `h` hashed arguments of degree `d'`, of which two different ones may agree. Numbers below a prime are
+//! chance at most `D / p + E / q + h² (d / p) + vanish(H) + ..` (Schwartz and Zippel, first for exponentials, then
+//! for numbers), `h` hashed arguments of degree `d`, of which two different ones may agree. Numbers below a prime are
 //! made of 64 bits: a residue has a chance of at most 1.25 / q. `vanish(H) = H / 61 / 2^50`: an integer below `2^H` has at most `H / 61`
-//! divisors among the primes, of which there are 2^50 pairs. Atoms at one place are one function of arguments that are
-//! alike, so their coefficients vanish together.
-//!
-//! What is counted (`n`, `h`) is what one element of an output depends on: that element is one index along what is alike.
+//! divisors among the primes, of which there are 2^50 pairs. What is counted (`h`) is what one element of an output depends on: that
+//! element is one index along what is alike.
 //!
 //! **The bound (`bound`).** Rounds have primes, keys and inputs of their own. With `r` rounds programs that differ are proved
-//! with a chance of at most `(e / u)^r + n' (n d / (q u))^r + ..`: `e` of lemma 4, then the chances that one of the candidate's `n'`
-//! atoms, or of its divisors, has the value of another one of the program in each round. Inputs are drawn again where a divisor
+//! with a chance of at most `3 ((e / u)^r + c (c' d / (p u))^r)`: `e` of lemma 4, in three ways; then the chance that one of the candidate's `c`
+//! conditions has the value of another one of the program's `c'` in each round. Inputs are drawn again where a divisor
 //! of the program is zero; `u` is a bound for the chance that none is. Rounds are added until it is 2^-80; what needs more than
 //! four is not proved.
 //!
@@ -64,8 +58,8 @@
 //!
 //! # What cannot be shown
 //!
-//! Rules of roots (`sqrt x²`, `sqrt (a b)`), of maxima and sums (`max(x + c) = max x + c`), `relu(c x)`, squares of masks that are numbers; exponents
-//! that share all that they are made of (self-attention of one tensor, `e^x` beside `e^(x²)`), or of concatenated keys; divisors that
+//! Rules of roots (`sqrt x²`, `sqrt (a b)`), of maxima and sums (`max(x + c) = max x + c`), `relu(c x)`, squares of masks that are numbers;
+//! exponents that both programs take apart differently, part of them as sums; divisors that
 //! are negative for all inputs and not the program's; outputs that may be minus infinity; parts of kernels that are uneven and moved.
 
 mod alike;

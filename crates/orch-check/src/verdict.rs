@@ -23,7 +23,7 @@ pub struct Proof {
     pub rounds: Vec<(u64, u64)>,
     /// Extents of indices that are treated alike, and those of the test.
     pub cut: Vec<(usize, usize)>,
-    /// How many exponents were shown to be independent.
+    /// How many values the exponents are made of that an element of an output depends on, at most.
     pub exponents: usize,
     /// What it rests on beyond what is true of all proofs: set if it holds where each maximum of masked numbers is of some that the masks
     /// leave; elsewhere it was tested in floating point.
@@ -78,7 +78,7 @@ impl fmt::Display for Proof {
             writeln!(f, "an index of {from} that is treated alike was cut to {to}")
         };
         self.cut.iter().try_for_each(cut)?;
-        write!(f, "independent exponents per output element: {}", self.exponents)?;
+        write!(f, "values that exponents of an output element are made of: {}", self.exponents)?;
         self.premise.iter().try_for_each(|premise| write!(f, "\npremise: {premise}"))
     }
 }

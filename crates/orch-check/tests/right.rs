@@ -41,7 +41,7 @@ fn hand_written_mugraphs_are_proved() {
 }
 
 /// Name, program, candidate.
-const IDENTITIES: [(&str, &str, &str); 23] = [
+const IDENTITIES: [(&str, &str, &str); 26] = [
     (
         "a part of all blocks beside one of each",
         "t0 = input \"x\" [4, 6]; t1 = input \"y\" [1, 6]; t2 = broadcast(4, 6) t1; t3 = concat(1) t0, t2; t4 = exp t3; output \"o\" t4",
@@ -111,6 +111,21 @@ const IDENTITIES: [(&str, &str, &str); 23] = [
         "attention and gate",
         "t0 = input \"q\" [2, 6, 4]; t1 = input \"k\" [2, 4, 8]; t2 = input \"v\" [2, 8, 4]; t3 = input \"g\" [2, 6, 4]; t4 = matmul t0, t1; t5 = exp t4; t6 = sum(2) t5; t7 = div t5, t6; t8 = matmul t7, t2; t9 = sigmoid t3; t10 = mul t8, t9; output \"o\" t10",
         "t0 = input \"q\" [2, 6, 4]; t1 = input \"k\" [2, 4, 8]; t2 = input \"v\" [2, 8, 4]; t3 = input \"g\" [2, 6, 4]; t4 = matmul t0, t1; t5 = exp t4; t6 = sum(2) t5; t7 = matmul t5, t2; t8 = sigmoid t3; t9 = mul t7, t8; t10 = div t9, t6; output \"o\" t10",
+    ),
+    (
+        "self-attention of one tensor",
+        "t0 = input \"x\" [6, 4]; t1 = transpose(1, 0) t0; t2 = matmul t0, t1; t3 = exp t2; t4 = sum(1) t3; t5 = div t3, t4; t6 = matmul t5, t0; output \"o\" t6",
+        "t0 = input \"x\" [6, 4]; t1 = transpose(1, 0) t0; t2 = matmul t0, t1; t3 = largest(1) t2; t4 = sub t2, t3; t5 = exp t4; t6 = sum(1) t5; t7 = matmul t5, t0; t8 = div t7, t6; output \"o\" t8",
+    ),
+    (
+        "exponents that are made of each other",
+        "t0 = input \"x\" [4, 6]; t1 = square t0; t2 = exp t1; t3 = exp t0; t4 = mul t2, t3; output \"o\" t4",
+        "t0 = input \"x\" [4, 6]; t1 = mul t0, t0; t2 = add t1, t0; t3 = exp t2; output \"o\" t3",
+    ),
+    (
+        "an exponential of an exponential",
+        "t0 = input \"x\" [4, 6]; t1 = exp t0; t2 = add t1, t0; t3 = exp t2; output \"o\" t3",
+        "t0 = input \"x\" [4, 6]; t1 = exp t0; t2 = exp t1; t3 = mul t2, t1; output \"o\" t3",
     ),
     (
         "linear attention",
@@ -194,4 +209,22 @@ fn the_seed_decides_the_answer() {
 fn extents_of_parallel_indices_cost_nothing() {
     let large = text("t0 = input \"x\" [3000000, 3000000]; t1 = exp t0; output \"o\" t1");
     assert!(is_proved(&decide(&large, &large, 1)));
+}
+
+/// An exponential of `x / n` has a power of `n` where one of `x` stands beside it: the bound has its degree.
+#[test]
+fn denominators_of_exponents_take_rounds() {
+    let rounds = |n: u64| {
+        let program = format!(
+            "t0 = input \"x\" [4, 6]; t1 = scale(1/{n}) t0; t2 = exp t1; t3 = exp t0; t4 = mul t2, t3; output \"o\" t4"
+        );
+        let candidate =
+            format!("t0 = input \"x\" [4, 6]; t1 = scale({}/{n}) t0; t2 = exp t1; output \"o\" t2", n + 1);
+        match decide(&text(&program), &text(&candidate), 8) {
+            Verdict::Proved(proof) => proof.rounds.len(),
+            verdict => panic!("{n}: {verdict:?}"),
+        }
+    };
+    assert_eq!(rounds(2), 2);
+    assert!(rounds(1 << 30) > 2);
 }

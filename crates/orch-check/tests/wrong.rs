@@ -6,7 +6,7 @@ use common::{decide, is_proved, programs, text};
 use orch_check::Verdict;
 
 /// Name, program, candidate, whether floating-point numbers are to show the difference.
-const WRONG: [(&str, &str, &str, bool); 30] = [
+const WRONG: [(&str, &str, &str, bool); 32] = [
     (
         "the last of uneven parts is left out",
         "t0 = input \"x\" [5, 11]; t1 = input \"w\" [11, 5]; t2 = matmul t0, t1; output \"o\" t2",
@@ -126,6 +126,18 @@ const WRONG: [(&str, &str, &str, bool); 30] = [
         "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = scale(0) t1; t3 = add t0, t2; output \"o\" t3",
         "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = mul t0, t1; t3 = div t2, t1; output \"o\" t3",
         false,
+    ),
+    (
+        "a square for a sum in an exponent",
+        "t0 = input \"x\" [4, 6]; t1 = square t0; t2 = exp t1; output \"o\" t2",
+        "t0 = input \"x\" [4, 6]; t1 = exp t0; t2 = square t1; output \"o\" t2",
+        true,
+    ),
+    (
+        "the exponential of another element",
+        "t0 = input \"x\" [4, 6]; t1 = exp t0; output \"o\" t1",
+        "t0 = input \"x\" [4, 6]; t1 = slice(0, 1, 3) t0; t2 = slice(0, 0, 1) t0; t3 = concat(0) t1, t2; t4 = exp t3; output \"o\" t4",
+        true,
     ),
     (
         "or for and",

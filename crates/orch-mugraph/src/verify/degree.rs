@@ -430,14 +430,14 @@ pub struct Powers {
     pub are_nonlinear: bool,
 }
 
-/// The logarithm to base 2 of the chance that one random test accepts two programs that differ, with primes of so many bits:
-/// see `docs/proofs.md`.
+/// The logarithm to base 2 of the chance that one random test accepts a candidate (`b`) that differs from a program (`a`), with primes of so
+/// many bits: see `docs/proofs.md`.
 pub fn log2_error(a: &Degrees, b: &Degrees, powers: Powers, bits: u32) -> f64 {
     let total = a.numerator.plus(b.denominator).max(b.numerator.plus(a.denominator));
     let argument = a.argument.plus(b.argument);
     let degree = argument.inputs.max(1) as f64;
-    // An exponent of a degree has a value that often, or its leading coefficient is zero.
-    let values = if powers.are_nonlinear { 2.0 * degree } else { 1.0 };
+    // An exponent of the program has a value as often as its degree in its pivot, unless it is constant there.
+    let values = if powers.are_nonlinear { a.argument.inputs.max(1) as f64 } else { 1.0 };
     let factors = 2.0 * powers.factors.max(1) as f64 * values;
     let square = |x: f64| x * x;
     let count = |x: u64, y: u64| x as f64 + y as f64;
@@ -447,7 +447,8 @@ pub fn log2_error(a: &Degrees, b: &Degrees, powers: Powers, bits: u32) -> f64 {
         // The smaller prime is not below a quarter of 2^bits.
         (degree.inputs as f64 + factors * degree.exponentials as f64) / f64::from(bits - 2).exp2()
     };
-    let halves = if powers.are_nonlinear { 4.0 * (powers.checked.max(1) as f64).log2().ceil() } else { 0.0 };
+    let halves =
+        if powers.are_nonlinear { 1.0 + 4.0 * (powers.checked.max(1) as f64).log2().ceil() } else { 0.0 };
     let checks = (6.0 + halves) * powers.checked as f64 * degree / f64::from(bits - 2).exp2();
     // Primes that divide a coefficient, among those that are drawn: none divides one that is smaller.
     let dividing = |height: u64| (height / u64::from(bits - 2)) as f64;

@@ -213,7 +213,7 @@ impl Tested<'_> {
             let (test, _, more) = self.test(bits, seed(number), splits)?;
             let finds_more = more.factors > powers.factors
                 || more.checked > powers.checked
-                || more.are_nonlinear > powers.are_nonlinear;
+                || more.are_nonlinear && !powers.are_nonlinear;
             if finds_more && checks.make(Check::SameExponents) {
                 return Err(Rejection::Unproved("tests find different exponents".into()));
             }
