@@ -2,17 +2,27 @@
 
 usage: python3 bench/gpu/sanitize.py [MODEL.onnx ...] [--precision f16,f32] [--orchestrion FILE] [--commit NAME] [--out FOLDER]
 
-Runs small cases of every template (products, convolutions, norms, reductions, transposition), programs of the Mirage paper,
-and the given models, in f16, f32, or both, each compiled by `orchestrion` and run once under each tool, several side by
-side. Prints a line for each case and tool, and with --out writes FOLDER/sanitizer.md. The exit code is 1 if a tool reports
-anything, or could not do its work.
+Runs small cases of every template (products, convolutions, norms, reductions, transposition; sorts, selections of the largest,
+merges, scatters and cumulative sums of `bench/operators.py`), programs of the Mirage paper, and the given models, in f16, f32, or
+both, each compiled by `orchestrion` and run once under each tool, several side by side. Prints a line for each case and tool, and
+with --out writes FOLDER/sanitizer.md. The exit code is 1 if a tool reports anything, or could not do its work.
 """
-import argparse, concurrent.futures, os, re, shutil, subprocess, sys, tempfile, time
+import argparse, concurrent.futures, os, pathlib, re, shutil, subprocess, sys, tempfile, time
 
 import contest, kernels, programs
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import operators  # noqa: E402
+
 TOOLS = ["memcheck", "racecheck", "synccheck"]
 PROGRAMS = ["gqa_inc", "gqa_spec", "mha_prefill", "qknorm_gqa", "mlp_adapter", "lora", "rmsnorm_linear", "gated_mlp", "ntrans"]
+# Operators of `bench/operators.py` by name, at these sizes: rows within a CTA; and in parts that are merged, or updates that are
+# counted first.
+OPERATORS = {
+    **dict.fromkeys(["top_5", "top_50", "top_300", "smallest_5", "sort", "cumulative_sum"], ["small", "medium"]),
+    **dict.fromkeys(["scatter_elements", "scatter_elements_added", "scatter_nd", "scatter_nd_of_elements"], ["small", "medium"]),
+    **dict.fromkeys(["arg_max", "embedding_gradient", "index_put", "cumulative_sum_of_middle_axis"], ["small"]),
+}
 
 
 def options():
@@ -48,10 +58,22 @@ def write_models(o, folder, precision):
     for number, case in enumerate(cases()):
         found[f"{case.group} {case.name}"] = path = f"{folder}/case{number}.onnx"
         case.write(precision, path)
+    for name, sizes, build in operators.OPERATORS:
+        for size in OPERATORS.get(name, []):
+            found[f"{name} {size}"] = path = f"{folder}/{name}_{size}.onnx"
+            write_operator(build, sizes[size], path)
     for name in PROGRAMS:
         found[name] = path = f"{folder}/{name}.onnx"
         contest.write_model(name, "f16" if precision == "f16" else "f32", *programs.programs(1)[name], path)
     return found
+
+
+def write_operator(build, size, path):
+    """An operator of the given size, in f32: the precision is that of its kernels."""
+    import onnx
+    graph = operators.Graph(18)
+    build(graph, *size)
+    onnx.save(graph.model(pathlib.Path(path).stem), path)
 
 
 def check(o, name, path, precision, folder):

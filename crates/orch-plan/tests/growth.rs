@@ -30,8 +30,8 @@ fn unrolled(steps: u32) -> Dag {
     Dag::new(next as usize, nodes, vec![TensorId(joined)]).expect("valid")
 }
 
-/// Candidates, states of the choice, and kernels chosen.
-fn counts(steps: u32) -> [usize; 3] {
+/// Candidates, states of the choice, columns tried in them, and kernels chosen.
+fn counts(steps: u32) -> [usize; 4] {
     let dag = unrolled(steps);
     let rule = KindRule { anchors: AnchorPolicy::Fused, reduces: ReducePolicy::Inside };
     let limits = Limits { max_nodes: 8, max_sets_per_sink: 32, ..Limits::default() };
@@ -45,7 +45,7 @@ fn counts(steps: u32) -> [usize; 3] {
     };
     problem.columns = candidates.iter().map(column).collect();
     let choice = choose(&problem, &ChooseOptions::default(), &MicroLp).expect("a valid problem");
-    [candidates.len(), choice.report.states, choice.columns.len()]
+    [candidates.len(), choice.report.states, choice.report.steps, choice.columns.len()]
 }
 
 #[test]

@@ -26,10 +26,14 @@ pub struct MachineModel {
     pub l1_bytes: u64,
     /// Size of one core's L2 cache.
     pub l2_bytes: u64,
+    /// Size of the last-level cache, which cores share; that of L2 if there is no further one.
+    pub l3_bytes: u64,
     /// Reading from L1, in 10^9 bytes per second.
     pub l1_gbs_core: f64,
     /// Reading from L2.
     pub l2_gbs_core: f64,
+    /// Reading from L3.
+    pub l3_gbs_core: f64,
     /// Reading from beyond.
     pub memory_gbs_core: f64,
     /// The same on all threads.
@@ -64,8 +68,10 @@ impl MachineModel {
             scalar_gops_core: CLOCK_GHZ,
             l1_bytes: machine.caches.l1d_bytes as u64,
             l2_bytes: machine.caches.l2_bytes as u64,
+            l3_bytes: machine.caches.l3_bytes.max(machine.caches.l2_bytes) as u64,
             l1_gbs_core: 4.0 * vector_gops,
             l2_gbs_core: 1.5 * vector_gops,
+            l3_gbs_core: (0.5 * vector_gops).max(MEMORY_GBS),
             memory_gbs_core: MEMORY_GBS,
             memory_gbs_all: MEMORY_GBS * f64::from(threads.min(4)),
             memory_write_gbs_all: MEMORY_GBS * f64::from(threads.min(4)) / 2.0,
@@ -87,6 +93,7 @@ impl MachineModel {
         let l1_gbs_core = within(figures.l1_read_gbs_core, usual.l1_gbs_core, 0.5, 4.0);
         let l2_gbs_core = within(figures.l2_read_gbs_core, l1_gbs_core, 0.1, 1.0);
         let memory_gbs_core = within(figures.memory_read_gbs_core, l2_gbs_core, 0.02, 1.0);
+        let l3_gbs_core = figures.l3_read_gbs_core.max(memory_gbs_core).min(l2_gbs_core);
         let memory_gbs_all = within(figures.memory_read_gbs_all, memory_gbs_core, 1.0, threads);
         let launch_inline_us = within(figures.launch_inline_us, usual.launch_inline_us, 0.1, 10.0);
         Self {
@@ -99,6 +106,7 @@ impl MachineModel {
             scalar_gops_core: cheap_gops_core / lanes,
             l1_gbs_core,
             l2_gbs_core,
+            l3_gbs_core,
             memory_gbs_core,
             memory_gbs_all,
             memory_write_gbs_all: within(figures.memory_write_gbs_all, memory_gbs_all, 0.25, 1.0),
@@ -151,8 +159,10 @@ impl MachineModel {
             self.scalar_gops_core,
             self.l1_bytes as f64,
             self.l2_bytes as f64,
+            self.l3_bytes as f64,
             self.l1_gbs_core,
             self.l2_gbs_core,
+            self.l3_gbs_core,
             self.memory_gbs_core,
             self.memory_gbs_all,
             self.memory_write_gbs_all,
@@ -170,7 +180,7 @@ fn within(figure: f64, of: f64, least: f64, most: f64) -> f64 {
 
 fn key(machine: &Machine, threads: u32) -> Key {
     Key {
-        program: "machine model 2".into(),
+        program: "machine model 3".into(),
         target: "cpu".into(),
         machine: format!("{machine}; {threads} threads"),
         compiler: String::new(),
@@ -235,6 +245,7 @@ mod tests {
             exp_gelems_core: 3.0,
             l1_read_gbs_core: 200.0,
             l2_read_gbs_core: 100.0,
+            l3_read_gbs_core: 30.0,
             memory_read_gbs_core: 12.0,
             memory_read_gbs_all: 40.0,
             memory_write_gbs_all: 20.0,
@@ -260,6 +271,8 @@ mod tests {
             Calibration { fma_gflops_core: 1e-3, ..figures() },
             Calibration { fma_gflops_core: 1e9, fma_gflops_all: 1.0, ..figures() },
             Calibration { l1_read_gbs_core: 1.0, memory_read_gbs_core: 1e5, ..figures() },
+            Calibration { l3_read_gbs_core: f64::NAN, ..figures() },
+            Calibration { l3_read_gbs_core: 1e6, ..figures() },
             Calibration { l2_read_gbs_core: 0.0, memory_read_gbs_all: f64::NAN, ..figures() },
             Calibration { launch_inline_us: 1e6, launch_parallel_us: -3.0, ..figures() },
             Calibration { exp_gelems_core: 1e6, memory_write_gbs_all: 0.0, ..figures() },
@@ -271,7 +284,8 @@ mod tests {
             assert!(model.fma_gflops_all >= model.fma_gflops_core, "{model:?}");
             assert!(model.transcendental_gops_core < model.cheap_gops_core, "{model:?}");
             let nearer_is_faster =
-                model.l1_gbs_core >= model.l2_gbs_core && model.l2_gbs_core >= model.memory_gbs_core;
+                model.l1_gbs_core >= model.l2_gbs_core && model.l2_gbs_core >= model.l3_gbs_core;
+            assert!(model.l3_gbs_core >= model.memory_gbs_core, "{model:?}");
             assert!(nearer_is_faster && model.memory_gbs_all >= model.memory_gbs_core, "{model:?}");
             assert!(model.launch_parallel_us >= model.launch_inline_us, "{model:?}");
         }

@@ -122,6 +122,8 @@ pub struct ChooseReport {
     pub largest_part_columns: usize,
     /// Sets of demanded classes expanded by dynamic programming.
     pub states: usize,
+    /// Columns that these sets tried.
+    pub steps: usize,
     /// Parts that were handed to the integer-program solver.
     pub parts_by_solver: usize,
     /// Parts whose choice is not proven optimal.

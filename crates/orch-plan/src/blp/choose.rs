@@ -6,12 +6,12 @@ use super::prices::{Prices, excess_with_column};
 use super::pricing::prices;
 use super::structure::{Forced, Groups, cut_at_forced, forced, groups, parts};
 use super::sweep::{SweepLimits, Sweeper};
-use super::window::{Window, running_order};
+use super::window::{Stretch, Window, running_order};
 use super::{
     BlpError, Choice, ChooseOptions, ChooseReport, ClassId, ColumnId, Problem, Status, milp, reduce, schedule,
 };
 use crate::solver::{Solver, SolverLimits};
-use rustc_hash::FxHashSet;
+use rustc_hash::FxHashMap;
 use std::time::Instant;
 
 /// States expanded per group by the sweeps of growing width: each makes the next cheaper by a lighter choice to beat.
@@ -124,6 +124,12 @@ impl Solved {
     }
 }
 
+/// What was chosen anew for a window, by positions in its problem.
+struct Rechosen {
+    columns: Vec<ColumnId>,
+    weight: Weight,
+}
+
 impl<'a> Chooser<'a> {
     fn new(options: &'a ChooseOptions, solver: &'a dyn Solver, report: &'a mut ChooseReport) -> Self {
         Chooser { options, solver, report, depth: 0, solver_work: 0, wide_states: 0, wide_steps: 0 }
@@ -202,20 +208,16 @@ impl<'a> Chooser<'a> {
     fn by_windows(&mut self, part: &Instance, best: &mut Selection) {
         let producers = part.producers();
         let mut order = running_order(part, best);
-        let mut is_known = FxHashSet::default();
+        let mut known: FxHashMap<Stretch, Rechosen> = FxHashMap::default();
         for _ in 0..MAX_WINDOW_ROUNDS {
             let before = best.weight;
             let mut start = 0;
             while start < best.columns.len() {
-                let window = Window::new(part, &producers, &order, start..start + WINDOW_COLUMNS);
+                let (window, stretch) = Window::new(part, &producers, &order, start..start + WINDOW_COLUMNS);
                 start += WINDOW_STRIDE;
-                // What did not get better does not when it is tried again.
-                if !is_known.insert(window.digest()) {
-                    continue;
-                }
-                let solved = self.improved(&window, &window.sources(part));
-                if solved.weight < window.weight {
-                    *best = window.replaced(part, &solved.selection(part));
+                let rechosen = known.entry(stretch).or_insert_with_key(|stretch| self.improved(stretch));
+                if rechosen.weight < window.weight {
+                    *best = window.replaced(part, &rechosen.columns);
                     order = running_order(part, best);
                 }
             }
@@ -226,18 +228,19 @@ impl<'a> Chooser<'a> {
     }
 
     /// A good choice for a window, by narrow sweeps alone.
-    fn improved(&mut self, window: &Window, known: &[ColumnId]) -> Solved {
-        let mut all = Solved::empty();
-        for part in take_apart(window.instance.clone()).0 {
+    fn improved(&mut self, stretch: &Stretch) -> Rechosen {
+        let mut all = Rechosen { columns: Vec::new(), weight: Weight::ZERO };
+        for part in take_apart(stretch.instance.clone()).0 {
             let order = groups(&part);
             let common = forced(&part, &order);
-            let mut best = first_choice(&part, &order, known);
+            let mut best = first_choice(&part, &order, &stretch.chosen);
             let prices = prices(&part, &common, self.solver, UNLIMITED);
             let sweeper = Sweeper::new(&part, &order, &common, &prices);
             if self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best) != best.weight {
                 self.sweep(&sweeper, WINDOW_WIDTH, &mut best);
             }
-            all.add(Solved::unproven(&part, &best, Weight::ZERO));
+            all.columns.extend(sources(&part, &best));
+            all.weight = all.weight + best.weight;
         }
         all
     }
@@ -331,6 +334,7 @@ impl<'a> Chooser<'a> {
         };
         let sweep = sweeper.sweep(limits, best.weight);
         self.report.states += sweep.states;
+        self.report.steps += sweep.steps;
         if width > WINDOW_WIDTH {
             self.wide_states += sweep.states;
             self.wide_steps += sweep.steps;

@@ -53,7 +53,7 @@ impl std::iter::Sum for Weight {
 }
 
 /// A column of an [`Instance`]. Lists are ascending and without repetition; inputs and outputs are disjoint.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Col {
     pub source: ColumnId,
     pub weight: Weight,
@@ -63,7 +63,7 @@ pub(super) struct Col {
 }
 
 /// A program without available classes.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Instance {
     pub classes: usize,
     /// Ascending, without repetition.

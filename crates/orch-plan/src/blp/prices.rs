@@ -9,6 +9,7 @@
 
 use super::instance::Instance;
 use super::structure::Groups;
+use std::ops::Range;
 
 /// Valid prices in picoseconds by node.
 #[derive(Clone, Debug, Default)]
@@ -74,13 +75,15 @@ impl Prices {
 pub(super) struct PricedSets {
     /// Prices of the nodes that have one, in order of the nodes; bit `i` stands for the `i`-th.
     prices: Vec<u64>,
-    /// The sum of the prices of each full word.
-    full: Vec<u64>,
-    /// The sum of the prices of so many first words.
-    prefix: Vec<u64>,
     bits: Vec<u64>,
-    /// Of each set the words in front that are full, and those up to the last one that is not empty.
-    spans: Vec<(u32, u32)>,
+    /// Of each set the words from the first to the last one that is not empty.
+    spans: Vec<Range<u32>>,
+}
+
+/// A union of sets.
+pub(super) struct Union {
+    words: Vec<u64>,
+    price: u64,
 }
 
 impl PricedSets {
@@ -98,70 +101,83 @@ impl PricedSets {
                 }
             }
         }
-        let prices: Vec<u64> = priced.iter().map(|&node| prices.of(node)).collect();
-        let full: Vec<u64> = prices.chunks(64).map(|chunk| chunk.iter().sum()).collect();
-        let mut prefix = vec![0];
-        full.iter().for_each(|price| prefix.push(prefix[prefix.len() - 1] + price));
-        let is_full = |(word, chunk): &(&u64, &[u64])| word.count_ones() as usize == chunk.len();
         let spans = bits.chunks(words.max(1)).map(|set| {
-            let in_front = set.iter().zip(prices.chunks(64)).take_while(is_full).count();
+            let first = set.iter().position(|&word| word != 0).unwrap_or(0);
             let end = set.iter().rposition(|&word| word != 0).map_or(0, |last| last + 1);
-            (in_front as u32, end as u32)
+            first as u32..end as u32
         });
-        PricedSets { spans: spans.collect(), full, prefix, prices, bits }
+        PricedSets {
+            spans: spans.collect(),
+            prices: priced.iter().map(|&node| prices.of(node)).collect(),
+            bits,
+        }
     }
 
     /// The number of words of each set.
     fn words(&self) -> usize {
-        self.full.len()
+        self.prices.len().div_ceil(64)
     }
 
-    /// A word of a set.
-    fn word(&self, set: usize, at: usize) -> u64 {
-        self.bits[set * self.words() + at]
+    /// The words of a set that are not empty, and where they begin.
+    fn span(&self, set: usize) -> (usize, &[u64]) {
+        let Some(span) = self.spans.get(set) else { return (0, &[]) };
+        let row = &self.bits[set * self.words()..(set + 1) * self.words()];
+        (span.start as usize, &row[span.start as usize..span.end as usize])
     }
 
-    /// The summed prices of what is in some sets, but not in some of `others`, which are few and small. What a class needs is mostly
-    /// everything up to some node, so that only few words are looked at.
-    pub fn price_of_union<I: Iterator<Item = usize>, J: Iterator<Item = usize>>(
+    /// The union of some sets.
+    pub fn union(&self, sets: impl Iterator<Item = usize>) -> Union {
+        let mut words = vec![0; self.words()];
+        for set in sets {
+            let (start, row) = self.span(set);
+            words[start..].iter_mut().zip(row).for_each(|(word, other)| *word |= other);
+        }
+        let price = (0..).zip(&words).map(|(at, &word)| self.price_of_word(at, word)).sum();
+        Union { words, price }
+    }
+
+    /// The summed prices of what is in a union or some `more` sets, but not in some of `others`. Those are few, and add and take away
+    /// little: in time of the words, but not of the nodes that stay.
+    pub fn price_with<I: Iterator<Item = usize>, J: Iterator<Item = usize>>(
         &self,
-        sets: impl Fn() -> I,
+        union: &Union,
+        more: impl Fn() -> I,
         others: &PricedSets,
         without: impl Fn() -> J,
     ) -> u64 {
-        if self.words() == 0 {
-            return 0;
+        let word_of = |(start, row): (usize, &[u64]), at: usize| {
+            at.checked_sub(start).and_then(|at| row.get(at)).copied().unwrap_or(0)
+        };
+        let excluded = |at: usize| without().fold(0, |all, set| all | word_of(others.span(set), at));
+        let mut price = union.price;
+        for (position, set) in more().enumerate() {
+            let (start, row) = self.span(set);
+            for (at, &word) in (start..).zip(row) {
+                let mut added = word & !union.words[at];
+                if added != 0 {
+                    // What an earlier set added counts once.
+                    let earlier = more().take(position).fold(0, |all, set| all | word_of(self.span(set), at));
+                    added &= !earlier & !excluded(at);
+                    price += self.price_of_word(at, added);
+                }
+            }
         }
-        let full = sets().map(|set| self.spans[set].0).max().unwrap_or(0) as usize;
-        let end = sets().map(|set| self.spans[set].1).max().unwrap_or(0) as usize;
-        let excluded = |at: usize| without().fold(0, |all, set| all | others.word(set, at));
-        let rest = (full..end).map(|at| {
-            let needed = sets()
-                .filter(|&set| at < self.spans[set].1 as usize)
-                .fold(0, |all, set| all | self.word(set, at));
-            self.price_of_word(at, needed & !excluded(at))
-        });
-        let taken = without().map(|set| others.spans[set].1).max().unwrap_or(0) as usize;
-        let first = without().map(|set| others.first_word(set)).min().unwrap_or(0);
-        let taken = (first..taken.min(full)).map(|at| self.price_of_word(at, excluded(at)));
-        self.prefix[full] + rest.sum::<u64>() - taken.sum::<u64>()
+        for (position, set) in without().enumerate() {
+            let (start, row) = others.span(set);
+            for (at, &word) in (start..).zip(row) {
+                let earlier =
+                    without().take(position).fold(0, |all, set| all | word_of(others.span(set), at));
+                price -= self.price_of_word(at, word & union.words[at] & !earlier);
+            }
+        }
+        price
     }
 
-    /// The first word of a set that is not empty; 0 if all are.
-    fn first_word(&self, set: usize) -> usize {
-        let end = self.spans[set].1 as usize;
-        (0..end).find(|&at| self.word(set, at) != 0).unwrap_or(0)
-    }
-
-    /// The summed prices of the nodes in a word. Sets of what a class needs are mostly full or empty words.
+    /// The summed prices of the nodes in a word.
     fn price_of_word(&self, at: usize, mut word: u64) -> u64 {
-        let chunk = &self.prices[64 * at..(64 * at + 64).min(self.prices.len())];
-        if word.count_ones() as usize == chunk.len() {
-            return self.full[at];
-        }
         let mut sum = 0;
         while word != 0 {
-            sum += chunk[word.trailing_zeros() as usize];
+            sum += self.prices[64 * at + word.trailing_zeros() as usize];
             word &= word - 1;
         }
         sum

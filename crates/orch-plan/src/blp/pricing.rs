@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Nodes of a block, and how far apart blocks begin.
-const BLOCK_NODES: usize = 320;
-const BLOCK_STRIDE: usize = 160;
+const BLOCK_NODES: usize = 160;
+const BLOCK_STRIDE: usize = 80;
 
 /// Times that all blocks are gone through, if there are several.
 const PASSES: usize = 2;

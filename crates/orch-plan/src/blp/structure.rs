@@ -260,27 +260,41 @@ fn find(leader: &mut [u32], class: u32) -> u32 {
     at
 }
 
-/// The same instance with its classes numbered without gaps.
-fn renumbered(mut part: Instance) -> Instance {
-    let mut used: Vec<u32> = part
-        .columns
-        .iter()
-        .flat_map(|column| column.inputs.iter().chain(&column.outputs))
-        .chain(&part.required)
-        .copied()
-        .collect();
-    used.sort_unstable();
-    used.dedup();
-    let renumber = |list: &mut Vec<u32>| {
-        for class in list {
-            *class = used.binary_search(class).expect("every class is used") as u32;
-        }
-    };
+/// The same instance with its classes and its nodes numbered without gaps, in the same order.
+pub(super) fn renumbered(mut part: Instance) -> Instance {
+    let classes = part.columns.iter().flat_map(|column| column.inputs.iter().chain(&column.outputs));
+    let classes = Numbering::new(classes.chain(&part.required));
+    let nodes = Numbering::new(part.columns.iter().flat_map(|column| &column.executes));
     for column in &mut part.columns {
-        renumber(&mut column.inputs);
-        renumber(&mut column.outputs);
+        classes.renumber(&mut column.inputs);
+        classes.renumber(&mut column.outputs);
+        nodes.renumber(&mut column.executes);
     }
-    renumber(&mut part.required);
-    part.classes = used.len();
+    classes.renumber(&mut part.required);
+    part.classes = classes.count;
     part
+}
+
+/// New numbers for those that are used.
+struct Numbering {
+    /// By old number.
+    new: Vec<u32>,
+    count: usize,
+}
+
+impl Numbering {
+    fn new<'a>(used: impl Iterator<Item = &'a u32> + Clone) -> Self {
+        let mut new = vec![u32::MAX; used.clone().max().map_or(0, |&highest| highest as usize + 1)];
+        used.for_each(|&number| new[number as usize] = 0);
+        let mut count = 0;
+        for number in new.iter_mut().filter(|number| **number == 0) {
+            *number = count;
+            count += 1;
+        }
+        Numbering { new, count: count as usize }
+    }
+
+    fn renumber(&self, list: &mut [u32]) {
+        list.iter_mut().for_each(|number| *number = self.new[*number as usize]);
+    }
 }

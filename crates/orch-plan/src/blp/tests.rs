@@ -1,14 +1,14 @@
 //! The stages of a solve against each other and against brute force, on random programs.
 
 use super::execute::derivable;
-use super::greedy::{Selection, greedy};
+use super::greedy::greedy;
 use super::instance::{Instance, Weight};
-use super::prices::{Prices, excess_with_column};
+use super::prices::{PricedSets, Prices, excess_with_column};
 use super::pricing::prices;
 use super::structure::{cut_at_forced, forced, groups, parts};
 use super::sweep::{SweepLimits, Sweeper};
-use super::window::{Window, running_order};
-use super::{ClassId, Column, Problem, milp, reduce};
+use super::window::{Stretch, Window, running_order};
+use super::{ClassId, Column, ColumnId, Problem, milp, reduce};
 use crate::solver::{MicroLp, SolverLimits};
 use orch_ir::NodeId;
 use proptest::prelude::*;
@@ -186,6 +186,21 @@ proptest! {
     }
 
     #[test]
+    fn unions_are_worth_the_nodes_in_them(
+        weights in prop::collection::vec(0..9u64, 150),
+        sets in prop::collection::vec(prop::collection::btree_set(0..150usize, 0..150), 6),
+    ) {
+        let nodes: Vec<u32> = (0..150).collect();
+        let prices = Prices::lowered_from(&Instance { classes: 0, required: vec![], columns: vec![] }, &nodes, weights.iter().copied());
+        let rows = PricedSets::new(&prices, sets.iter().map(|set| set.iter().copied()));
+        let union = rows.union([0, 1].into_iter());
+        let found = rows.price_with(&union, || [2, 3].into_iter(), &rows, || [4, 5].into_iter());
+        let is_in = |range: std::ops::Range<usize>, node: &usize| sets[range].iter().any(|set| set.contains(node));
+        let expected = (0..150).filter(|node| is_in(0..4, node) && !is_in(4..6, node));
+        prop_assert_eq!(found, expected.map(|node| weights[node]).sum::<u64>());
+    }
+
+    #[test]
     fn a_window_can_be_replaced_by_any_choice_for_it(
         instance in any_instance(6, 5),
         start in 0..4usize,
@@ -194,21 +209,47 @@ proptest! {
         let instance = relevant(instance);
         let choice = greedy(&instance, &groups(&instance), |_| true).expect("derivable");
         let order = running_order(&instance, &choice);
-        let window = Window::new(&instance, &instance.producers(), &order, start..start + length);
-        for mask in choices(&window.instance) {
-            let chosen = (0..window.instance.columns.len()).filter(|column| mask >> column & 1 == 1);
-            let columns = chosen.map(|column| position(&instance, &window.instance, column)).collect();
-            let replaced = window.replaced(&instance, &Selection::new(&instance, columns));
+        let (window, stretch) = Window::new(&instance, &instance.producers(), &order, start..start + length);
+        for mask in choices(&stretch.instance) {
+            let chosen = stretch.instance.columns.iter().map(|column| column.source);
+            let chosen: Vec<ColumnId> = chosen.filter(|column| mask >> column.index() & 1 == 1).collect();
+            let replaced = window.replaced(&instance, &chosen);
             let is_there = derivable(&instance, |column| replaced.contains(column));
             prop_assert!(instance.required.iter().all(|&class| is_there[class as usize]));
         }
     }
 }
 
-/// Where a column of a window is in the whole.
-fn position(whole: &Instance, window: &Instance, column: usize) -> u32 {
-    let source = window.columns[column].source;
-    whole.columns.iter().position(|column| column.source == source).expect("windows add no columns") as u32
+/// The problem of a window in the middle of a chain of so many nodes, of which kernels of three are chosen.
+fn stretch_of_chain(nodes: u32) -> Stretch {
+    let column = |first: u32, end: u32| Column {
+        cost_us: 1.0 + 0.1 * f64::from(end - first),
+        kernels: 1,
+        inputs: vec![ClassId(first)],
+        outputs: vec![ClassId(end)],
+        executes: (first..end).map(NodeId).collect(),
+    };
+    let columns =
+        (0..nodes).flat_map(|first| (first + 1..=nodes.min(first + 3)).map(move |end| column(first, end)));
+    let (available, required) = (vec![ClassId(0)], vec![ClassId(nodes)]);
+    let problem = Problem { classes: nodes as usize + 1, available, required, columns: columns.collect() };
+    let instance = Instance::new(&problem).expect("valid");
+    let is_chosen = |column: &&u32| {
+        let executes = &instance.columns[**column as usize].executes;
+        executes.len() == 3 && executes[0] % 3 == 0
+    };
+    let all: Vec<u32> = (0..instance.columns.len() as u32).collect();
+    let order: Vec<u32> = all.iter().filter(is_chosen).copied().collect();
+    let middle = order.len() / 2;
+    Window::new(&instance, &instance.producers(), &order, middle..middle + 4).1
+}
+
+#[test]
+fn windows_of_equal_stretches_are_equal_problems_in_chains_of_any_length() {
+    let [small, medium, large] = [90, 180, 360].map(stretch_of_chain);
+    // Twelve nodes of the stretch and those of the columns before it.
+    assert!(small.instance.columns.len() < 150, "{}", small.instance.columns.len());
+    assert!(small == medium && medium == large);
 }
 
 #[test]

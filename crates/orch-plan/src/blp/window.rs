@@ -5,28 +5,43 @@
 
 use super::ColumnId;
 use super::greedy::{Selection, pruned};
-use super::instance::{Col, Instance, Weight};
-use rustc_hash::FxHasher;
+use super::instance::{Instance, Weight};
+use super::structure::renumbered;
+use rustc_hash::FxHashSet;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
-use std::hash::{Hash, Hasher};
 use std::ops::Range;
+
+/// Columns before a stretch whose nodes may be executed in its window as well.
+const MARGIN_COLUMNS: usize = 12;
 
 /// A stretch of a choice.
 pub(super) struct Window {
-    /// The problem of choosing the stretch anew. Its columns are those of the part, without available inputs.
-    pub instance: Instance,
     /// What the stretch weighs now.
     pub weight: Weight,
-    /// Columns of the stretch, and the others, as positions in the part.
-    inside: Vec<u32>,
+    /// The columns of the problem, and those outside of the stretch, as positions in the part.
+    columns: Vec<u32>,
     outside: Vec<u32>,
 }
 
+/// The problem of choosing a stretch anew, in numbers of its own: it is the same wherever the stretch lies.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) struct Stretch {
+    /// Columns of the part without available inputs; each one's source is its position here.
+    pub instance: Instance,
+    /// The columns chosen now.
+    pub chosen: Vec<ColumnId>,
+}
+
 impl Window {
-    /// The window at some positions of the order in which a choice runs. Takes time in proportion to the columns that can be of use
+    /// The window at some positions of the order in which a choice runs, and its problem. Takes time in proportion to the columns that can be of use
     /// in it, beside what is needed to look at the choice. `producers`: of the part's classes.
-    pub fn new(part: &Instance, producers: &[Vec<u32>], order: &[u32], positions: Range<usize>) -> Self {
+    pub fn new(
+        part: &Instance,
+        producers: &[Vec<u32>],
+        order: &[u32],
+        positions: Range<usize>,
+    ) -> (Self, Stretch) {
         let end = positions.end.min(order.len());
         let (before, rest) = order.split_at(positions.start.min(end));
         let (inside, after) = rest.split_at(end - before.len());
@@ -45,52 +60,62 @@ impl Window {
             is_wanted[class] && is_produced[class] && !is_available[class]
         };
         let required: Vec<u32> = (0..part.classes as u32).filter(is_required).collect();
+        let nearby = Nearby::new(part, &before[before.len().saturating_sub(MARGIN_COLUMNS)..], inside);
         let mut columns = Vec::new();
-        for column in leading_to(part, producers, &required, &is_available) {
-            let mut column = part.columns[column as usize].clone();
+        for position in leading_to(part, producers, &required, &is_available, &nearby) {
+            let mut column = part.columns[position as usize].clone();
+            column.source = ColumnId(position);
             column.inputs.retain(|&class| !is_available[class as usize]);
             column.outputs.retain(|&class| !is_available[class as usize]);
             columns.push(column);
         }
         let mut instance = Instance { classes: part.classes, required, columns };
         super::reduce::drop_underivable(&mut instance);
-        Window {
-            instance,
+        let columns: Vec<u32> = instance.columns.iter().map(|column| column.source.0).collect();
+        for (column, position) in instance.columns.iter_mut().zip(0..) {
+            column.source = ColumnId(position);
+        }
+        let chosen = inside.iter().filter_map(|column| columns.binary_search(column).ok());
+        let mut chosen: Vec<ColumnId> = chosen.map(|position| ColumnId(position as u32)).collect();
+        chosen.sort_unstable();
+        let window = Window {
             weight: inside.iter().map(|&column| part.columns[column as usize].weight).sum(),
-            inside: inside.to_vec(),
+            columns,
             outside: [before, after].concat(),
-        }
+        };
+        (window, Stretch { instance: renumbered(instance), chosen })
     }
 
-    /// A hash of the problem and of what is chosen now.
-    pub fn digest(&self) -> u64 {
-        let mut hasher = FxHasher::default();
-        self.instance.required.hash(&mut hasher);
-        for Col { source, inputs, outputs, .. } in &self.instance.columns {
-            (source, inputs, outputs).hash(&mut hasher);
-        }
-        self.inside.hash(&mut hasher);
-        hasher.finish()
-    }
-
-    /// The columns of the stretch.
-    pub fn sources(&self, part: &Instance) -> Vec<ColumnId> {
-        self.inside.iter().map(|&column| part.columns[column as usize].source).collect()
-    }
-
-    /// The choice with other columns in the window.
-    pub fn replaced(&self, part: &Instance, inside: &Selection) -> Selection {
-        let columns = [self.outside.as_slice(), inside.columns.as_slice()].concat();
-        pruned(part, Selection::new(part, columns))
+    /// The choice with other columns, by their positions in the problem, in the window.
+    pub fn replaced(&self, part: &Instance, inside: &[ColumnId]) -> Selection {
+        let inside = inside.iter().map(|column| self.columns[column.index()]);
+        pruned(part, Selection::new(part, self.outside.iter().copied().chain(inside).collect()))
     }
 }
 
-/// The columns from which some classes can be derived, without those that serve for available classes alone; ascending.
+/// The nodes that a window may execute: those of the stretch, and of the columns right before it, which may be worth computing again.
+/// Without this bound, whatever is not kept in memory could be derived from the very beginning, and windows would grow with the part.
+struct Nearby(FxHashSet<u32>);
+
+impl Nearby {
+    fn new(part: &Instance, before: &[u32], inside: &[u32]) -> Self {
+        let columns = before.iter().chain(inside).map(|&column| &part.columns[column as usize]);
+        Nearby(columns.flat_map(|column| column.executes.iter().copied()).collect())
+    }
+
+    fn has_all(&self, nodes: &[u32]) -> bool {
+        nodes.iter().all(|node| self.0.contains(node))
+    }
+}
+
+/// The columns of nearby nodes from which some classes can be derived, without those that serve for available classes alone;
+/// ascending.
 fn leading_to(
     part: &Instance,
     producers: &[Vec<u32>],
     classes: &[u32],
     is_available: &[bool],
+    nearby: &Nearby,
 ) -> BTreeSet<u32> {
     let mut columns = BTreeSet::new();
     let mut is_seen = is_available.to_vec();
@@ -100,7 +125,7 @@ fn leading_to(
             continue;
         }
         for &column in &producers[class as usize] {
-            if columns.insert(column) {
+            if nearby.has_all(&part.columns[column as usize].executes) && columns.insert(column) {
                 pending.extend(&part.columns[column as usize].inputs);
             }
         }

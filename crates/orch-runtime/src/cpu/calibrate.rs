@@ -37,6 +37,8 @@ pub struct Calibration {
     pub l1_read_gbs_core: f64,
     /// Reading from L2.
     pub l2_read_gbs_core: f64,
+    /// Reading from L3, with a quarter of it; from memory if there is none.
+    pub l3_read_gbs_core: f64,
     /// Reading from memory, or from a last-level cache too large to get past.
     pub memory_read_gbs_core: f64,
     /// The same on all threads.
@@ -77,6 +79,8 @@ pub fn calibrate(
     let fma_gflops = (2 * FMA_VECTORS * lanes) as f64 / 1e9;
     let block_gelems = (BLOCK_BYTES / size_of::<f32>()) as f64 / 1e9;
     let block_gb = BLOCK_BYTES as f64 / 1e9;
+    // Other cores and machines have their share of L3.
+    let l3_set_bytes = (machine.caches.l3_bytes / 4).max(2 * machine.caches.l2_bytes).min(MEMORY_BYTES);
     let mut memory = AlignedBuffer::zeroed(MEMORY_BYTES);
     let mut rate = |name, set_bytes, sharing| bench.tasks_per_second(name, &mut memory, set_bytes, sharing);
     let launch_inline_us = bench.step_us("nothing", 1, Chunking::Inline)?;
@@ -88,6 +92,7 @@ pub fn calibrate(
         exp_gelems_core: block_gelems * rate("exp_block", BLOCK_BYTES, Sharing::Core)?,
         l1_read_gbs_core: block_gb * rate("read_blocks", machine.caches.l1d_bytes / 2, Sharing::Core)?,
         l2_read_gbs_core: block_gb * rate("read_blocks", machine.caches.l2_bytes / 2, Sharing::Core)?,
+        l3_read_gbs_core: block_gb * rate("read_blocks", l3_set_bytes, Sharing::Core)?,
         memory_read_gbs_core: block_gb * rate("read_blocks", MEMORY_BYTES, Sharing::Core)?,
         memory_read_gbs_all: block_gb * rate("read_blocks", MEMORY_BYTES, Sharing::All)?,
         memory_write_gbs_all: block_gb * rate("write_blocks", MEMORY_BYTES, Sharing::All)?,

@@ -19,7 +19,7 @@ mod run;
 
 use super::greedy::Selection;
 use super::instance::{Instance, Weight};
-use super::prices::{PricedSets, Prices, least_excess};
+use super::prices::{PricedSets, Prices, Union, least_excess};
 use super::structure::{Forced, Groups};
 use run::{Reached, Run};
 use std::cmp::Reverse;
@@ -56,6 +56,11 @@ type Provision = (u32, u32);
 
 fn entry_rank(entry: u32) -> usize {
     (entry / 2) as usize
+}
+
+/// The demanded classes of a state, by rank.
+fn demanded(state: &[u32]) -> impl Iterator<Item = usize> {
+    state.iter().filter(|&&entry| !is_provided(entry)).map(|&entry| entry_rank(entry))
 }
 
 fn is_provided(entry: u32) -> bool {
@@ -147,20 +152,28 @@ impl<'a> Sweeper<'a> {
         self.reduced_costs[column] + inputs.max().unwrap_or(0)
     }
 
-    /// A lower bound of the weight that a state still needs.
-    fn future(&self, state: &[u32], provisions: &[Provision]) -> Weight {
+    /// A lower bound of the weight that a state still needs, if what it must execute is worth so much.
+    fn future(&self, state: &[u32], provisions: &[Provision], priced: u64) -> Weight {
         let excess = if provisions.is_empty() { &self.excess } else { &self.excess_provided };
-        let demanded = state.iter().filter(|&&entry| !is_provided(entry));
-        let costliest = demanded.map(|&entry| excess[entry_rank(entry)]).max().unwrap_or(0);
-        Weight { picoseconds: costliest + self.priced(state, provisions), ..Weight::ZERO }
+        let costliest = demanded(state).map(|rank| excess[rank]).max().unwrap_or(0);
+        Weight { picoseconds: costliest + priced, ..Weight::ZERO }
     }
 
-    /// The prices of the nodes that must still be executed, whatever is chosen: what the demanded classes need, but
+    /// What the demanded classes of a state need, but for those that are left out.
+    fn needs_without(&self, state: &[u32], is_left_out: impl Fn(usize) -> bool) -> Union {
+        self.needs.union(demanded(state).filter(|&rank| !is_left_out(rank)))
+    }
+
+    /// The prices of the nodes that must still be executed, whatever is chosen: what demanded classes need, given in two portions, but
     /// for what the providing columns execute. (With those, the columns still to come produce every demand.)
-    fn priced(&self, state: &[u32], provisions: &[Provision]) -> u64 {
-        let demanded = || state.iter().filter(|&&entry| !is_provided(entry)).map(|&entry| entry_rank(entry));
+    fn priced<I: Iterator<Item = usize>>(
+        &self,
+        needed: &Union,
+        further: impl Fn() -> I,
+        provisions: &[Provision],
+    ) -> u64 {
         let columns = || provisions.iter().map(|&(_, column)| column as usize);
-        self.needs.price_of_union(demanded, &self.executes, columns)
+        self.needs.price_with(needed, further, &self.executes, columns)
     }
 
     /// The state before a column of a group runs, given the one after it.

@@ -1,8 +1,9 @@
 //! One sweep: states in buckets by the group of their highest demand, expanded from the highest group down.
 
-use super::{Provision, State, Sweep, SweepLimits, Sweeper, entry_rank, is_provided};
+use super::{Provision, State, Sweep, SweepLimits, Sweeper, demanded, entry_rank, is_provided};
 use crate::blp::greedy::Selection;
 use crate::blp::instance::Weight;
+use crate::blp::prices::Union;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -71,7 +72,9 @@ impl<'a> Run<'a> {
 
     /// Sweeps all groups from a first state.
     pub fn sweep(mut self, start: Vec<u32>) -> Sweep {
-        self.reach(start, Vec::new(), Weight::ZERO, SweepStep { parent: NO_PARENT, column: 0 });
+        let needed = self.sweeper.needs_without(&start, |_| false);
+        let priced = self.sweeper.priced(&needed, std::iter::empty, &[]);
+        self.reach(start, Vec::new(), Weight::ZERO, priced, SweepStep { parent: NO_PARENT, column: 0 });
         for group in (0..self.buckets.len()).rev() {
             let is_circle = self.sweeper.group_sizes[group] > 1;
             match self.buckets[group].states.is_empty() {
@@ -127,27 +130,57 @@ impl<'a> Run<'a> {
         self.expanded += 1;
         let sweeper = self.sweeper;
         let group = sweeper.group_of[entry_rank(from.state[0])];
-        let priced = sweeper.priced(&from.state, &from.provisions);
         let in_group = |entry: &&u32| sweeper.group_of[entry_rank(**entry)] == group && !is_provided(**entry);
         for (position, &entry) in from.state.iter().filter(in_group).enumerate() {
-            for &column in &sweeper.producers[entry_rank(entry)] {
+            let class = entry_rank(entry);
+            let others = sweeper.needs_without(&from.state, |rank| rank == class);
+            let priced = sweeper.priced(&others, || std::iter::once(class), &from.provisions);
+            for &column in &sweeper.producers[class] {
                 let outputs = &sweeper.outputs[column as usize];
                 let mut earlier = from.state.iter().filter(in_group).take(position);
                 let was_taken = earlier.any(|other| outputs.contains(&(other / 2)));
                 let least = from.weight.picoseconds + priced + sweeper.excess_by_way_of(column, from);
                 if !was_taken && least <= self.incumbent.picoseconds {
                     self.tried += 1;
-                    let weight = from.weight + sweeper.instance.columns[column as usize].weight;
-                    let (state, provisions) = sweeper.before(from, column, group);
-                    self.reach(state, provisions, weight, SweepStep { parent: from.step, column });
+                    self.step(from, column, class, &others);
                 }
             }
         }
     }
 
-    /// Records a way to a state, if it may lead to a better choice.
-    fn reach(&mut self, state: Vec<u32>, provisions: Vec<Provision>, weight: Weight, step: SweepStep) {
-        let promise = weight + self.sweeper.future(&state, &provisions);
+    /// Takes one step: a column as the producer of a class. `others`: what the other demanded classes need.
+    fn step(&mut self, from: &Reached, column: u32, class: usize, others: &Union) {
+        let sweeper = self.sweeper;
+        let outputs = &sweeper.outputs[column as usize];
+        let is_output = |rank: usize| outputs.contains(&(rank as u32));
+        let group = sweeper.group_of[class];
+        let weight = from.weight + sweeper.instance.columns[column as usize].weight;
+        let (state, provisions) = sweeper.before(from, column, group);
+        let joined = || {
+            let inputs = sweeper.inputs[column as usize].iter();
+            let is_demanded = |rank: &&u32| state.binary_search_by(|entry| (2 * **rank).cmp(entry)).is_ok();
+            inputs.filter(is_demanded).map(|&rank| rank as usize)
+        };
+        // Demanded classes that the column produces beside this one.
+        let produces_others =
+            outputs.len() > 1 && demanded(&from.state).any(|rank| rank != class && is_output(rank));
+        let priced = match produces_others {
+            true => sweeper.priced(&sweeper.needs_without(&from.state, is_output), joined, &provisions),
+            false => sweeper.priced(others, joined, &provisions),
+        };
+        self.reach(state, provisions, weight, priced, SweepStep { parent: from.step, column });
+    }
+
+    /// Records a way to a state, if it may lead to a better choice. `priced`: what must still be executed is worth so much.
+    fn reach(
+        &mut self,
+        state: Vec<u32>,
+        provisions: Vec<Provision>,
+        weight: Weight,
+        priced: u64,
+        step: SweepStep,
+    ) {
+        let promise = weight + self.sweeper.future(&state, &provisions, priced);
         if promise >= self.incumbent {
             return;
         }

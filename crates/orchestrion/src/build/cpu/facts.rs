@@ -14,7 +14,8 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
         let (elems, bytes) = (arg.shape.elems(), arg.dtype.size_bytes());
         match arg.role {
             ArgRole::Output | ArgRole::Updated => facts.bytes_written += (elems * bytes) as u64,
-            ArgRole::Input | ArgRole::Constant => facts.bytes_read += (elems.min(reads) * bytes) as u64,
+            ArgRole::Input => facts.bytes_read += (elems.min(reads) * bytes) as u64,
+            ArgRole::Constant => facts.constant_bytes += (elems.min(reads) * bytes) as u64,
         }
     }
     for stage in &block.stages {
@@ -44,7 +45,7 @@ fn tasks(block: &BlockProgram, facts: &KernelFacts) -> u64 {
     let varies =
         |axis: &&orch_compute::Axis| block.stages.iter().all(|stage| domain(stage).contains(&axis.var));
     let points: usize = block.axes.iter().filter(varies).map(|axis| axis.extent).product();
-    let moved = (facts.bytes_read + facts.bytes_written) / 4;
+    let moved = (facts.bytes_read + facts.constant_bytes + facts.bytes_written) / 4;
     let operations =
         facts.fma_flops + facts.tile_flops + facts.cheap_ops + 8 * facts.transcendental_ops + moved;
     (operations / TASK_OPERATIONS).clamp(1, points.max(1) as u64)
