@@ -579,10 +579,11 @@ mod tests {
         for (staging, [m, n, k], _) in [resnet50(), bert(), mobilenet()].concat() {
             let extents = GemmShape { batch: 1, m, n, k };
             let schedule = CpuContractionSchedule::candidates(extents, staging, 16, &X86_64_V4, 1)[0];
+            // On 16 threads the last ones of MobileNet v2 take 10 us.
+            let bounds = [1.15, 1.15, 1.3, 1.35];
             let shares = schedule.largest_shares(extents, 16, &[2, 4, 8, 16]);
-            if m * n * k >= LONG && shares.iter().any(|&share| share > 1.15) {
-                println!("{extents:?} {schedule:?}: {shares:.3?}");
-            }
+            let is_even = shares.iter().zip(bounds).all(|(&share, bound)| share <= bound);
+            assert!(m * n * k < LONG || is_even, "{extents:?} {schedule:?}: {shares:.3?}");
         }
     }
 
@@ -607,22 +608,16 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_packed_about_once() {
-        let mut packed = [0.0; 2];
-        let mut all = 0.0;
+    fn one_thread_packs_elements_about_once() {
+        let (mut packed, mut all) = (0.0, 0.0);
         for (staging, [m, n, k], times) in [resnet50(), bert()].concat() {
-            if staging.window.is_none() && staging.rows.is_none() {
-                continue;
-            }
-            let extents = GemmShape { batch: 1, m, n, k };
-            all += times as f64;
-            for (packed, threads) in packed.iter_mut().zip([1, 16]) {
-                *packed += times as f64 * packed_times(staging, extents, threads);
+            if staging.window.is_some() || staging.rows.is_some() {
+                let extents = GemmShape { batch: 1, m, n, k };
+                all += times as f64;
+                packed += times as f64 * packed_times(staging, extents, 1);
             }
         }
-        let mean = packed.map(|packed| packed / all);
-        println!("{mean:?}");
-        assert!(mean[0] <= 1.25, "{mean:?}");
+        assert!(packed / all <= 1.1, "{packed} of {all}");
     }
 
     #[test]
