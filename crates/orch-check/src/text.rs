@@ -103,7 +103,7 @@ struct Open {
     program: Program,
     tensors: Vec<usize>,
     kernels: usize,
-    kernel: Option<Kernel>,
+    kernel: Option<OpenKernel>,
 }
 
 impl Reader {
@@ -153,7 +153,7 @@ impl Open {
                 let defined = defined.iter().map(|&name| name.to_owned()).collect();
                 self.kernels += 1;
                 self.kernel =
-                    Some(Kernel::new(self.kernels, defined, numbers(blocks)?, number(iterations)?)?);
+                    Some(OpenKernel::new(self.kernels, defined, numbers(blocks)?, number(iterations)?)?);
                 return Ok(());
             }
             [kind @ ("input" | "mask"), name, shape @ ..] if name.starts_with('"') => {
@@ -195,7 +195,7 @@ enum Stage {
 }
 
 /// A kernel that is not complete.
-struct Kernel {
+struct OpenKernel {
     number: usize,
     /// What it is said to define.
     defined: Vec<String>,
@@ -210,13 +210,13 @@ struct Kernel {
     stored: Vec<usize>,
 }
 
-impl Kernel {
+impl OpenKernel {
     fn new(
         number: usize,
         defined: Vec<String>,
         blocks: Vec<usize>,
         iterations: usize,
-    ) -> Result<Kernel, String> {
+    ) -> Result<OpenKernel, String> {
         let all = blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
         if !all.is_some_and(|all| (1..=MAX_BLOCKS).contains(&all))
             || !(1..=3).contains(&blocks.len())
@@ -225,7 +225,7 @@ impl Kernel {
             return Err(format!("a grid of {blocks:?} with a loop of {iterations}"));
         }
         let (tiles, stages, running, stored) = Default::default();
-        Ok(Kernel { number, defined, blocks, iterations, tiles, stages, running, stored })
+        Ok(OpenKernel { number, defined, blocks, iterations, tiles, stages, running, stored })
     }
 
     /// Dimensions that stand before those of a tile.

@@ -41,7 +41,7 @@ fn hand_written_mugraphs_are_proved() {
 }
 
 /// Name, program, candidate.
-const IDENTITIES: [(&str, &str, &str); 26] = [
+const IDENTITIES: [(&str, &str, &str); 27] = [
     (
         "a part of all blocks beside one of each",
         "t0 = input \"x\" [4, 6]; t1 = input \"y\" [1, 6]; t2 = broadcast(4, 6) t1; t3 = concat(1) t0, t2; t4 = exp t3; output \"o\" t4",
@@ -126,6 +126,11 @@ const IDENTITIES: [(&str, &str, &str); 26] = [
         "an exponential of an exponential",
         "t0 = input \"x\" [4, 6]; t1 = exp t0; t2 = add t1, t0; t3 = exp t2; output \"o\" t3",
         "t0 = input \"x\" [4, 6]; t1 = exp t0; t2 = exp t1; t3 = mul t2, t1; output \"o\" t3",
+    ),
+    (
+        "factors of a divisor",
+        "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = input \"z\" [4, 6]; t3 = mul t0, t1; t4 = div t2, t3; output \"o\" t4",
+        "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = input \"z\" [4, 6]; t3 = div t2, t0; t4 = div t3, t1; output \"o\" t4",
     ),
     (
         "linear attention",
