@@ -236,7 +236,7 @@ fn stretch_of_chain(nodes: u32) -> Stretch {
     let instance = Instance::new(&problem).expect("valid");
     let is_chosen = |column: &&u32| {
         let executes = &instance.columns[**column as usize].executes;
-        executes.len() == 3 && executes[0] % 3 == 0
+        executes.len() == 3 && executes[0].is_multiple_of(3)
     };
     let all: Vec<u32> = (0..instance.columns.len() as u32).collect();
     let order: Vec<u32> = all.iter().filter(is_chosen).copied().collect();
