@@ -34,7 +34,10 @@ class GraphReport:
     _units: list[weakref.ref[Any]] = field(default_factory=list, repr=False)
 
     def add_unit(self, unit: Any) -> None:
-        """Adds a compiled partition, which the report does not keep."""
+        """Adds a compiled partition; no errors.
+
+        :param unit: the partition, which the report does not keep alive.
+        """
         self._units.append(weakref.ref(unit))
 
     @property

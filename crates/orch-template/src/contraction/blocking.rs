@@ -300,21 +300,22 @@ impl CpuContractionSchedule {
     /// For numbers of threads how many times as much as an even share the largest of the ranges is into which work items are cut.
     pub(super) fn largest_shares(&self, extents: GemmShape, lanes: usize, threads: &[usize]) -> Vec<f64> {
         let grid = self.grid(extents, lanes);
-        let of_part =
-            |size: usize, part: usize, all: usize| ((part + 1) * size).min(all) - (part * size).min(all);
-        let mut before = vec![0];
-        for block in 0..grid.batch * grid.row_blocks {
-            let rows = of_part(self.block_rows, block % grid.row_blocks, extents.m);
-            for panel in 0..grid.panel_blocks {
-                let columns = of_part(self.block_panels * self.vectors * lanes, panel, extents.n);
-                for part in 0..grid.row_parts {
-                    before.push(before[before.len() - 1] + of_part(self.task_rows, part, rows) * columns);
-                }
-            }
-        }
-        let (tasks, all) = (before.len() - 1, before[before.len() - 1].max(1));
+        let width = self.block_panels * self.vectors * lanes;
+        let (m, n) = (extents.m, extents.n);
+        // Elements of the result of the work items before one: [batch][row block][panel block][part of rows].
+        let before = |task: usize| {
+            let (part, rest) = (task % grid.row_parts, task / grid.row_parts);
+            let (panel, block) = (rest % grid.panel_blocks, rest / grid.panel_blocks);
+            let (row_block, batch) = (block % grid.row_blocks, block / grid.row_blocks);
+            let (row, column) = ((row_block * self.block_rows).min(m), (panel * width).min(n));
+            let rows = self.block_rows.min(m - row);
+            let columns = width.min(n - column);
+            batch * m * n + row * n + rows * column + (part * self.task_rows).min(rows) * columns
+        };
+        let tasks = grid.tasks();
+        let all = before(tasks).max(1);
         let largest = |&threads: &usize| {
-            let start = |thread: usize| before[thread * tasks / threads];
+            let start = |thread: usize| before(thread * tasks / threads);
             let range = (0..threads).map(|thread| start(thread + 1) - start(thread)).max();
             (range.unwrap_or(0) * threads) as f64 / all as f64
         };
@@ -584,6 +585,21 @@ mod tests {
             let shares = schedule.largest_shares(extents, 16, &[2, 4, 8, 16]);
             let is_even = shares.iter().zip(bounds).all(|(&share, bound)| share <= bound);
             assert!(m * n * k < LONG || is_even, "{extents:?} {schedule:?}: {shares:.3?}");
+        }
+    }
+
+    #[test]
+    fn a_thread_for_each_work_item_has_one() {
+        for [batch, m, n, k] in [[1, 3136, 64, 576], [3, 197, 1000, 768], [2, 5, 33, 64], [1, 1, 7, 3]] {
+            let extents = GemmShape { batch, m, n, k };
+            let schedule =
+                CpuContractionSchedule::candidates(extents, Staging::default(), 16, &X86_64_V4, 1)[0];
+            let tasks = schedule.grid(extents, 16).tasks();
+            let rows = schedule.task_rows.min(schedule.block_rows).min(m);
+            let columns = (schedule.block_panels * schedule.vectors * 16).min(n);
+            let share = schedule.largest_shares(extents, 16, &[tasks])[0];
+            let expected = (rows * columns * tasks) as f64 / (batch * m * n) as f64;
+            assert!((share - expected).abs() < 1e-9, "{extents:?} {schedule:?}: {share} {expected}");
         }
     }
 
