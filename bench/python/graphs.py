@@ -4,7 +4,7 @@
     graphs.py --out FOLDER [WORKLOAD ..] [--scale small] [--dtype float16] [--rounds 5] [--limit-s 600] [--warm]
 
 Workloads are those of `graph_suite.py`, by the paper's short names; without one, all. Each is measured in a process of its own, all modes
-by turns there: `eager`; `inductor`; `cg-whole`, Inductor's graphs without partitions, as in the paper; `cg`, its `reduce-overhead`; `ours`,
+interleaved there: `eager`; `inductor`; `cg-whole`, Inductor's graphs without partitions, as in the paper; `cg`, its `reduce-overhead`; `ours`,
 which chooses how kernels are launched; `direct`, `line` and `branched`, ours with that forced. Each call gets new tensors. `latency` is from
 a call until the host knows of its end, `throughput` that of 20 calls in a row, each; microseconds, medians. With --warm, the first calls of
 ResNet-50 and BERT-base in new processes are measured instead, beside `aot_eager`, with compiled kernels in the cache.
@@ -180,7 +180,7 @@ class Row:
                 entry["throughput_us"] = round(statistics.median(throughput), 1)
 
     def _timed(self, mode: Mode, fresh: list[list[torch.Tensor]]) -> tuple[list[float], float]:
-        # The first call of a turn finds caches of the mode before.
+        # The first call of a round finds caches of the mode before.
         mode(fresh[0])
         calls = self._arguments.calls
         latency = []

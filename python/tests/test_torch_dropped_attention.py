@@ -99,9 +99,9 @@ def test_calls_without_dropout_or_of_too_many_scores_stay_whole() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    def targets(length: int, p: float, drops_attention: bool = True) -> set[str]:
+    def targets(length: int, p: float, drops_attention: bool = True, scale: float | None = None) -> set[str]:
         def run(q: Any, k: Any, v: Any) -> Any:
-            return aten._scaled_dot_product_flash_attention(q, k, v, p, False)[0]
+            return aten._scaled_dot_product_flash_attention(q, k, v, p, False, scale=scale)[0]
 
         with FakeTensorMode():
             given = [torch.empty(1, 4, length, 64) for _ in range(3)]
@@ -113,3 +113,16 @@ def test_calls_without_dropout_or_of_too_many_scores_stay_whole() -> None:
     assert whole in targets(64, 0.0)
     assert whole in targets(2048, 0.1)
     assert whole in targets(64, 0.1, drops_attention=False)
+    assert whole in targets(64, 0.1, scale=-0.5) and whole not in targets(64, 0.1, scale=0.5)
+
+
+def test_queries_that_attend_to_no_key_get_zeros_and_no_gradient() -> None:
+    given = _tensors(12, 12)
+    bias = torch.zeros(2, 3, 12, 12)
+    bias[:, :, 4] = -math.inf
+    fast = torch.compile(_efficient(True, False), backend="orchestrion", options={"strict": True, "superoptimize": False})
+    result = fast(*given[:3], bias)
+    assert not result[:, 4].any() and result.isfinite().all()
+    result.sum().backward()
+    assert all(tensor.grad.isfinite().all() for tensor in given[:3])
+    assert not given[0].grad[:, :, 4].any()

@@ -1,4 +1,4 @@
-//! Reads the text form of programs, a line at a time. Brackets and commas only separate words. Composite functions and kernels are
+//! Reads the text form of programs, a line at a time. Brackets and commas only separate tokens. Composite functions and kernels are
 //! written by fewer operators:
 //!
 //! - [`COMPOSITES`] says what functions are; `rotate`, and reductions that keep more than one element, are slices of their operand.
@@ -57,26 +57,27 @@ pub fn parse(text: &str) -> Result<Vec<Program>, String> {
     }
     let mut reader = Reader::default();
     for (number, line) in text.lines().enumerate() {
-        let read = words(line).and_then(|words| if words.is_empty() { Ok(()) } else { reader.line(&words) });
+        let read =
+            tokens(line).and_then(|tokens| if tokens.is_empty() { Ok(()) } else { reader.line(&tokens) });
         read.map_err(|problem| format!("line {}: {problem}", number + 1))?;
     }
     if reader.open.is_some() { Err("the text ends before }".into()) } else { Ok(reader.programs) }
 }
 
-/// The words of a line up to a comment; what stands in quotes is one.
-fn words(line: &str) -> Result<Vec<&str>, String> {
+/// The tokens of a line up to a comment; what stands in quotes is one.
+fn tokens(line: &str) -> Result<Vec<&str>, String> {
     let is_separator = |c: char| c.is_whitespace() || "[](),".contains(c);
-    let (mut rest, mut words) =
+    let (mut rest, mut tokens) =
         (line.split('#').next().unwrap_or("").trim_start_matches(is_separator), Vec::new());
     while !rest.is_empty() {
         let end = match rest.strip_prefix('"') {
             Some(inner) => inner.find('"').ok_or("a quote is not closed")? + 2,
             None => rest.find(|c| is_separator(c) || c == '"').unwrap_or(rest.len()),
         };
-        words.push(&rest[..end]);
+        tokens.push(&rest[..end]);
         rest = rest[end..].trim_start_matches(is_separator);
     }
-    Ok(words)
+    Ok(tokens)
 }
 
 /// An operator, its parameters, and the values that it takes, which are called by a letter and a number.
@@ -86,8 +87,8 @@ fn split<'a>(
     values: &[usize],
 ) -> Result<(&'a str, &'a [&'a str], Vec<usize>), String> {
     let (name, rest) = definition.split_first().ok_or("expected a definition")?;
-    let params = rest.iter().take_while(|word| !word.starts_with(letter)).count();
-    let operands = rest[params..].iter().map(|word| named(word, letter, values));
+    let params = rest.iter().take_while(|token| !token.starts_with(letter)).count();
+    let operands = rest[params..].iter().map(|token| named(token, letter, values));
     Ok((name, &rest[..params], operands.collect::<Result<_, _>>()?))
 }
 
@@ -107,8 +108,8 @@ struct Open {
 }
 
 impl Reader {
-    fn line(&mut self, words: &[&str]) -> Result<(), String> {
-        match (&mut self.open, words) {
+    fn line(&mut self, tokens: &[&str]) -> Result<(), String> {
+        match (&mut self.open, tokens) {
             (None, ["mugraph", name, "{"]) => {
                 quoted(name)?;
                 self.open = Some(Open::default());
@@ -121,24 +122,24 @@ impl Reader {
                 self.programs.push(std::mem::take(program));
                 self.open = None;
             }
-            (Some(open), words) => open.line(words)?,
+            (Some(open), tokens) => open.line(tokens)?,
         }
         Ok(())
     }
 }
 
 impl Open {
-    fn line(&mut self, words: &[&str]) -> Result<(), String> {
+    fn line(&mut self, tokens: &[&str]) -> Result<(), String> {
         let program = &mut self.program;
         if let Some(kernel) = &mut self.kernel {
-            if words != ["}"] {
-                return kernel.line(program, &self.tensors, words);
+            if tokens != ["}"] {
+                return kernel.line(program, &self.tensors, tokens);
             }
             let (defined, stored) = (std::mem::take(&mut kernel.defined), std::mem::take(&mut kernel.stored));
             self.kernel = None;
             return self.define(&defined.iter().map(String::as_str).collect::<Vec<_>>(), &stored);
         }
-        if let ["output", name, tensor] = words {
+        if let ["output", name, tensor] = tokens {
             let name = quoted(name)?;
             if program.outputs.iter().any(|(known, _)| *known == name) {
                 return Err(format!("a second output {name}"));
@@ -146,8 +147,8 @@ impl Open {
             program.outputs.push((name, named(tensor, 't', &self.tensors)?));
             return Ok(());
         }
-        let at = words.iter().position(|word| *word == "=").ok_or("expected a definition")?;
-        let (defined, definition) = (&words[..at], &words[at + 1..]);
+        let at = tokens.iter().position(|token| *token == "=").ok_or("expected a definition")?;
+        let (defined, definition) = (&tokens[..at], &tokens[at + 1..]);
         let tensor = match definition {
             ["block", blocks @ .., "loop", iterations, "{"] => {
                 let defined = defined.iter().map(|&name| name.to_owned()).collect();
@@ -233,8 +234,8 @@ impl OpenKernel {
         self.blocks.len() + 1
     }
 
-    fn line(&mut self, program: &mut Program, tensors: &[usize], words: &[&str]) -> Result<(), String> {
-        let definition = match words {
+    fn line(&mut self, program: &mut Program, tensors: &[usize], tokens: &[&str]) -> Result<(), String> {
+        let definition = match tokens {
             ["store", tile, dims @ ..] => {
                 let tile = self.store(program, tile, dims)?;
                 self.stored.push(tile);
@@ -271,7 +272,7 @@ impl OpenKernel {
 
     /// How the grid cuts a tensor, if it can.
     fn tiling(&self, rank: usize, dims: &[&str]) -> Option<Tiling> {
-        let dims: Vec<Option<usize>> = dims.iter().map(|word| dim(word)).collect::<Result<_, _>>().ok()?;
+        let dims: Vec<Option<usize>> = dims.iter().map(|token| dim(token)).collect::<Result<_, _>>().ok()?;
         let is_first = |(at, dim): (usize, &Option<usize>)| {
             dim.is_none_or(|inner| inner < rank && !dims[..at].contains(dim))
         };
@@ -370,7 +371,7 @@ fn apply(
         }
         let mut values = args.to_vec();
         for step in steps.replace('$', &params.concat()).split("; ") {
-            let step = words(step)?;
+            let step = tokens(step)?;
             let (name, params, args) = split(&step, 'v', &values)?;
             values.push(apply(program, (name, params), &args, prefix)?);
         }
@@ -487,8 +488,8 @@ fn number(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| format!("expected a number, not {text}"))
 }
 
-fn numbers(words: &[&str]) -> Result<Vec<usize>, String> {
-    words.iter().map(|word| number(word)).collect()
+fn numbers(tokens: &[&str]) -> Result<Vec<usize>, String> {
+    tokens.iter().map(|token| number(token)).collect()
 }
 
 /// Reads `3`, `-1/8`.
@@ -499,8 +500,8 @@ fn ratio(text: &str) -> Option<Ratio> {
 }
 
 /// A name in quotes, without escapes.
-fn quoted(word: &str) -> Result<String, String> {
-    let inner = word.strip_prefix('"').and_then(|word| word.strip_suffix('"'));
-    let inner = inner.filter(|inner| format!("{inner:?}") == word);
+fn quoted(token: &str) -> Result<String, String> {
+    let inner = token.strip_prefix('"').and_then(|token| token.strip_suffix('"'));
+    let inner = inner.filter(|inner| format!("{inner:?}") == token);
     inner.map(str::to_owned).ok_or_else(|| "expected a name in quotes".into())
 }

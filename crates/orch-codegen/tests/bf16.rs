@@ -8,7 +8,7 @@ mod support;
 use orch_codegen::c;
 use orch_compute::{Layout, fuse};
 use orch_ir::{Contract, DType, PrimGraph, PrimOp, ScalarFn, Tensor};
-use orch_template::design;
+use orch_template::designs;
 use orch_thread::kernel::Kernel;
 use orch_thread::{BufferData, ExecOptions, Scope, ThreadProgram, interpret, parse_thread, target};
 use support::{Toolchain, run_compiled};
@@ -79,7 +79,7 @@ fn tiled_product(m: usize, n: usize, k: usize) -> Kernel {
     let nodes: Vec<_> = graph.node_ids().collect();
     let name = format!("product_{m}_{n}_{k}");
     let block = fuse::build(&graph, &nodes, &[y], &|_| Layout::row_major(2), name).unwrap();
-    let design = design(&block, &target::X86_64_AMX).unwrap();
+    let design = designs(&block, &target::X86_64_AMX, 1).pop().unwrap();
     assert!(design.schedule.starts_with("contraction tiles"), "{}", design.schedule);
     design.kernel
 }

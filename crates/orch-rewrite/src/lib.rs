@@ -5,7 +5,7 @@
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
 //! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`] as far as
-//! a target wants, [`phase_convolutions`] for CPUs, [`merge_products`], [`stage_inputs`], [`patch_products`] and [`align_rows`] for
+//! a target wants, as [`phase_convolutions`] does, [`merge_products`], [`stage_inputs`], [`patch_products`] and [`align_rows`] for
 //! GPUs. [`unmerge_products`] shows merged products as single ones.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.

@@ -7,18 +7,19 @@
 //! y[s q + r]  =  sum over t of x[q + c - t] w[k0 + s t]       a convolution of the reversed weights k0, k0 + s, ..
 //! ```
 //!
-//! Phases with one window are one convolution to more maps. Their results are interleaved. Stands after the rewriting. Exact, but for
-//! the order in which floats are added up.
+//! Phases with one window are one convolution to more maps; phases whose windows differ can be, with zeros among its weights. Their
+//! results are interleaved. Stands after the rewriting. Exact, but for the order in which floats are added up.
 
 use crate::prepare::{computed, rebuilt};
 use orch_interp::{EvalOptions, evaluate_node};
-use orch_ir::{ConvSpec, PrimGraph, PrimNode, PrimOp, Tensor, TensorId, Window};
+use orch_ir::{ConvSpec, PadMode, PrimGraph, PrimNode, PrimOp, Shape, Tensor, TensorId, Window};
 
-/// The graph with transposed convolutions by finite constants, without dilation, as convolutions.
-pub fn phase_convolutions(graph: &PrimGraph) -> PrimGraph {
+/// The graph with transposed convolutions by finite constants, without dilation, as convolutions. Phases whose windows differ are one
+/// convolution if that has at most `joined_flops` FLOPs, with zeros where a phase has no weight; else each is one.
+pub fn phase_convolutions(graph: &PrimGraph, joined_flops: f64) -> PrimGraph {
     rebuilt(graph, |id, result, known| {
         let node = graph.node(id);
-        let Some(phases) = Phases::of(graph, node) else { return false };
+        let Some(phases) = Phases::of(graph, node, joined_flops) else { return false };
         let x = computed(known, node.inputs[0]);
         known[node.outputs[0].index()] = Some(phases.emit(result, x));
         true
@@ -34,6 +35,14 @@ struct Taps {
     /// Zeros before and after the operand; fewer than none leave its first or last elements out.
     low: i64,
     high: i64,
+}
+
+impl Taps {
+    /// How many weights meet elements before the one at the result's place, and how many meet that and later ones; fewer than none
+    /// where the first that is met lies beyond it.
+    fn reach(&self) -> [i64; 2] {
+        [self.low, self.count as i64 - self.low]
+    }
 }
 
 /// A transposed convolution by phases.
@@ -54,7 +63,7 @@ struct Phases {
 }
 
 impl Phases {
-    fn of(graph: &PrimGraph, node: &PrimNode) -> Option<Self> {
+    fn of(graph: &PrimGraph, node: &PrimNode, joined_flops: f64) -> Option<Self> {
         let PrimOp::ConvTranspose { spec, .. } = &node.op else { return None };
         let weights = graph.constant(node.inputs[1])?;
         let window = &spec.window;
@@ -79,8 +88,55 @@ impl Phases {
         let flipped = as_convolution(weights, spec.groups)?;
         let weights: Option<Vec<Tensor>> =
             taps.iter().map(|taps| of_taps(&flipped, taps, &strides)).collect();
-        let maps = y[1];
-        Some(Self { groups: spec.groups, strides, from, to, each, maps, taps, weights: weights? })
+        let mut phases =
+            Self { groups: spec.groups, strides, from, to, each, maps: y[1], taps, weights: weights? };
+        // Groups keep their maps together.
+        if phases.groups > 1 || phases.is_one_window() {
+            return Some(phases);
+        }
+        let window = phases.joined_window()?;
+        let terms: usize = window.iter().map(|taps| taps.count).product::<usize>() * x[1];
+        let results = x[0] * phases.maps * phases.taps.len() * phases.each.iter().product::<usize>();
+        if 2.0 * results as f64 * terms as f64 <= joined_flops {
+            phases.join(window)?;
+        }
+        Some(phases)
+    }
+
+    /// Whether all phases read the same of the operand.
+    fn is_one_window(&self) -> bool {
+        let window =
+            |taps: &[Taps]| -> Vec<_> { taps.iter().map(|taps| (taps.count, taps.low, taps.high)).collect() };
+        self.taps.iter().all(|taps| window(taps) == window(&self.taps[0]))
+    }
+
+    /// A window that has those of all phases.
+    fn joined_window(&self) -> Option<Vec<Taps>> {
+        let window = |dim: usize| {
+            let furthest = |side: usize| self.taps.iter().map(|taps| taps[dim].reach()[side]).max();
+            let (low, ahead) = (furthest(0)?, furthest(1)?);
+            let high = self.each[dim] as i64 - 1 + ahead - self.from[dim] as i64;
+            Some(Taps { first: 0, count: usize::try_from(low + ahead).ok()?, low, high })
+        };
+        (0..self.strides.len()).map(window).collect()
+    }
+
+    /// Gives all phases this window, with zeros where a phase has no weight.
+    fn join(&mut self, window: Vec<Taps>) -> Option<()> {
+        let widened = |taps: &[Taps], weights: &Tensor| {
+            let (mut low, mut high) = (vec![0; 2], vec![0; 2]);
+            for (own, all) in taps.iter().zip(&window) {
+                let [before, after] = [0, 1].map(|side| all.reach()[side] - own.reach()[side]);
+                low.push(usize::try_from(before).ok()?);
+                high.push(usize::try_from(after).ok()?);
+            }
+            let zero = Tensor::zeros(weights.dtype(), Shape::scalar());
+            evaluated(&PrimOp::Pad { mode: PadMode::Constant, low, high }, &[weights, &zero])
+        };
+        let each = self.taps.iter().zip(&self.weights);
+        self.weights = each.map(|(taps, weights)| widened(taps, weights)).collect::<Option<_>>()?;
+        self.taps = vec![window; self.taps.len()];
+        Some(())
     }
 
     fn emit(&self, graph: &mut PrimGraph, x: TensorId) -> TensorId {
@@ -89,15 +145,9 @@ impl Phases {
             graph.add(op, operands).expect(expected)
         };
         let batch = graph.shape(x)[0];
-        let is_one = |taps: &[Taps]| {
-            let windows =
-                |taps: &[Taps]| taps.iter().map(|taps| (taps.count, taps.low, taps.high)).collect::<Vec<_>>();
-            windows(taps) == windows(&self.taps[0])
-        };
         let phases = self.taps.len();
         // Groups keep their maps together.
-        let is_together = self.groups == 1 && self.taps.iter().all(|taps| is_one(taps));
-        let stacked = if is_together {
+        let stacked = if self.groups == 1 && self.is_one_window() {
             let values: Vec<&Tensor> = self.weights.iter().collect();
             let joined = evaluate_node(&PrimOp::Concat { axis: 0 }, &values, &EvalOptions::default());
             let weights = graph.add_constant(joined.expect(expected).remove(0));
@@ -186,9 +236,9 @@ fn as_convolution(weights: &Tensor, groups: usize) -> Option<Tensor> {
     let apart = [&[groups, channels / groups, maps], kernel].concat();
     let perm = [0, 2, 1].into_iter().chain(3..apart.len()).collect();
     let joined = [&[groups * maps, channels / groups], kernel].concat();
-    let apart = evaluated(&PrimOp::Reshape { shape: apart.into() }, weights)?;
-    let moved = evaluated(&PrimOp::Transpose { perm }, &apart)?;
-    evaluated(&PrimOp::Reshape { shape: joined.into() }, &moved)
+    let apart = evaluated(&PrimOp::Reshape { shape: apart.into() }, &[weights])?;
+    let moved = evaluated(&PrimOp::Transpose { perm }, &[&apart])?;
+    evaluated(&PrimOp::Reshape { shape: joined.into() }, &[&moved])
 }
 
 /// The weights of a phase, the last one first.
@@ -200,18 +250,18 @@ fn of_taps(weights: &Tensor, taps: &[Taps], strides: &[usize]) -> Option<Tensor>
         steps.push(-(stride as i64));
         sizes.push(taps.count);
     }
-    evaluated(&PrimOp::Slice { starts, steps, sizes }, weights)
+    evaluated(&PrimOp::Slice { starts, steps, sizes }, &[weights])
 }
 
-fn evaluated(op: &PrimOp, operand: &Tensor) -> Option<Tensor> {
-    evaluate_node(op, &[operand], &EvalOptions::default()).ok().map(|mut results| results.remove(0))
+fn evaluated(op: &PrimOp, operands: &[&Tensor]) -> Option<Tensor> {
+    evaluate_node(op, operands, &EvalOptions::default()).ok().map(|mut results| results.remove(0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use orch_interp::evaluate;
-    use orch_ir::{DType, Shape};
+    use orch_ir::DType;
 
     fn numbers(shape: &[usize], seed: usize) -> Tensor {
         let elems: usize = shape.iter().product();
@@ -256,13 +306,26 @@ mod tests {
         ];
         for case in cases {
             let graph = transposed(case);
-            let by_phases = phase_convolutions(&graph);
-            let is_transposed = |node: &PrimNode| matches!(node.op, PrimOp::ConvTranspose { .. });
-            assert!(!by_phases.nodes().iter().any(is_transposed), "{case:?}");
             let inputs = [numbers(graph.shape(graph.inputs[0].1), 0)];
-            let results = |graph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap()[0].clone();
-            let (expected, given) = (results(&graph), results(&by_phases));
-            assert_eq!((expected.shape(), expected.to_f64()), (given.shape(), given.to_f64()), "{case:?}");
+            let results =
+                |graph: &PrimGraph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap()[0].clone();
+            let expected = results(&graph);
+            let groups = case.6;
+            for joined_flops in [0.0, f64::INFINITY] {
+                let by_phases = phase_convolutions(&graph, joined_flops);
+                let count = |is_it: fn(&PrimOp) -> bool| {
+                    by_phases.nodes().iter().filter(|node| is_it(&node.op)).count()
+                };
+                assert_eq!(count(|op| matches!(op, PrimOp::ConvTranspose { .. })), 0, "{case:?}");
+                let convolutions = count(|op| matches!(op, PrimOp::Conv(_)));
+                assert!(joined_flops == 0.0 || groups > 1 || convolutions == 1, "{case:?}: {convolutions}");
+                let given = results(&by_phases);
+                assert_eq!(
+                    (expected.shape(), expected.to_f64()),
+                    (given.shape(), given.to_f64()),
+                    "{case:?}"
+                );
+            }
         }
     }
 
@@ -271,7 +334,7 @@ mod tests {
     fn others_stay() {
         let sparse: Case<'_> = (&[1, 1, 3], &[1, 1, 2], &[3], &[0], &[0], &[0], 1);
         let graph = transposed(sparse);
-        assert_eq!(orch_ir::text::print(&phase_convolutions(&graph)), orch_ir::text::print(&graph));
+        assert_eq!(orch_ir::text::print(&phase_convolutions(&graph, 0.0)), orch_ir::text::print(&graph));
         let mut graph = PrimGraph::new("g");
         let x = graph.add_input("x", DType::F32, [1, 1, 3]);
         let w = graph.add_constant(Tensor::from_vec(Shape::from([1, 1, 2]), vec![1.0, f32::INFINITY]));
@@ -280,6 +343,6 @@ mod tests {
         let op = PrimOp::ConvTranspose { spec: ConvSpec { window, groups: 1 }, output_padding: vec![0] };
         let y = graph.add(op, &[x, w]).unwrap();
         graph.add_output("y", y);
-        assert_eq!(orch_ir::text::print(&phase_convolutions(&graph)), orch_ir::text::print(&graph));
+        assert_eq!(orch_ir::text::print(&phase_convolutions(&graph, 0.0)), orch_ir::text::print(&graph));
     }
 }

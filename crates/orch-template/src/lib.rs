@@ -36,11 +36,6 @@ pub fn designs(block: &BlockProgram, target: &CpuTarget, limit: usize) -> Vec<De
     designs
 }
 
-/// The same under the schedule that is preferred.
-pub fn design(block: &BlockProgram, target: &CpuTarget) -> Option<Design> {
-    designs(block, target, 1).pop()
-}
-
 fn nest_designs(
     name: &str,
     block: &BlockProgram,

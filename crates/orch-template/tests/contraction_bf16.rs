@@ -5,7 +5,7 @@ mod support;
 
 use orch_compute::Layout;
 use orch_ir::*;
-use orch_template::{Design, design};
+use orch_template::{Design, designs};
 use orch_thread::target::{X86_64_AMX, X86_64_V4, X86_64_V4_BF16};
 use orch_thread::{CpuTarget, parse_thread, validate_thread};
 use support::{G, run_kernel, square_window};
@@ -40,7 +40,7 @@ fn check_with(g: &G, tiled: bool, layouts: &dyn Fn(TensorId) -> Layout) {
 
 fn run(g: &G, target: &CpuTarget, engine: &str, layouts: &dyn Fn(TensorId) -> Layout) {
     let block = g.build_with(layouts).expect("a kernel");
-    let Design { kernel, schedule } = design(&block, target).expect("a template serves it");
+    let Design { kernel, schedule } = designs(&block, target, 1).pop().expect("a template serves it");
     assert!(schedule.starts_with(&format!("contraction {engine} ")), "{schedule}\n{block}");
     assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{schedule}\n{}", kernel.program);
     let text = kernel.program.to_string();

@@ -6,7 +6,7 @@
 
 use crate::errors;
 use crate::executable::Ports;
-use crate::scratch::{StreamKey, UsedScratch};
+use crate::scratch::{ScratchBlock, StreamKey, UsedScratch};
 use crate::tensors::{Allocator, Given, Library, Order, Port, TracedLayout, torch_dtype};
 use orchestrion::{
     DType, DeviceAddress, DeviceInput, DeviceRun, DeviceTensor, Error, Executable, Gpu, Stream,
@@ -40,14 +40,34 @@ pub struct RunTensor<'a, 'py> {
 enum TensorPlace<'a, 'py> {
     /// On the GPU of the run, as the executable has it.
     Known { layout: &'a TracedLayout, address: u64 },
-    /// As its library describes it, with its dimensions in an order.
-    Given(Box<(Given<'py>, Option<Order>)>),
+    /// As its library describes it.
+    Given(Box<OrderedTensor<'py>>),
+}
+
+/// A tensor as its library describes it, with its dimensions in an order.
+struct OrderedTensor<'py> {
+    given: Given<'py>,
+    order: Option<Order>,
+}
+
+impl OrderedTensor<'_> {
+    fn shape(&self) -> &[usize] {
+        self.order.as_ref().map_or(self.given.shape(), |order| &order.shape)
+    }
+
+    fn is_row_major(&self) -> bool {
+        self.order.as_ref().map_or(self.given.is_row_major(), Order::is_row_major)
+    }
+
+    fn is_on_host(&self) -> bool {
+        self.given.gpu().is_none()
+    }
 }
 
 impl<'a, 'py> RunTensor<'a, 'py> {
     fn new(object: Bound<'py, PyAny>, port: &'a Port, given: Given<'py>, order: Option<&[usize]>) -> Self {
         let order = order.map(|order| Order::of(&given, order));
-        Self { object, port, place: TensorPlace::Given(Box::new((given, order))) }
+        Self { object, port, place: TensorPlace::Given(Box::new(OrderedTensor { given, order })) }
     }
 
     /// A tensor that is known to be on the GPU of the run at this address, and to lie so.
@@ -67,14 +87,14 @@ impl<'a, 'py> RunTensor<'a, 'py> {
     fn dtype(&self) -> DType {
         match &self.place {
             TensorPlace::Known { layout, .. } => layout.dtype,
-            TensorPlace::Given(given) => given.0.dtype(),
+            TensorPlace::Given(tensor) => tensor.given.dtype(),
         }
     }
 
     fn shape(&self) -> &[usize] {
         match &self.place {
             TensorPlace::Known { layout, .. } => &layout.ordered,
-            TensorPlace::Given(given) => given.1.as_ref().map_or(given.0.shape(), |order| &order.shape),
+            TensorPlace::Given(tensor) => tensor.shape(),
         }
     }
 
@@ -82,26 +102,26 @@ impl<'a, 'py> RunTensor<'a, 'py> {
     pub fn is_row_major(&self) -> bool {
         match &self.place {
             TensorPlace::Known { .. } => true,
-            TensorPlace::Given(given) => given.1.as_ref().map_or(given.0.is_row_major(), Order::is_row_major),
+            TensorPlace::Given(tensor) => tensor.is_row_major(),
         }
     }
 
     /// Whether it is in the memory of the process.
     fn is_on_host(&self) -> bool {
-        matches!(&self.place, TensorPlace::Given(given) if given.0.gpu().is_none())
+        matches!(&self.place, TensorPlace::Given(tensor) if tensor.is_on_host())
     }
 
     fn library(&self) -> Library {
         match &self.place {
             TensorPlace::Known { .. } => Library::Torch,
-            TensorPlace::Given(given) => given.0.library,
+            TensorPlace::Given(tensor) => tensor.given.library,
         }
     }
 
     fn on_device(&self) -> DeviceTensor<'_> {
         let address = match &self.place {
             TensorPlace::Known { address, .. } => *address,
-            TensorPlace::Given(given) => given.0.address(),
+            TensorPlace::Given(tensor) => tensor.given.address(),
         };
         // SAFETY: the tensor is on the GPU of the run. Its memory is kept by the object until the run is enqueued; afterwards the library gives
         // it away only to work that comes later in the stream.
@@ -111,8 +131,8 @@ impl<'a, 'py> RunTensor<'a, 'py> {
 
     fn as_input(&self) -> PyResult<DeviceInput<'_>> {
         match &self.place {
-            TensorPlace::Given(given) if given.0.gpu().is_none() => {
-                given.0.view_in(given.1.as_ref()).map(DeviceInput::Host)
+            TensorPlace::Given(tensor) if tensor.is_on_host() => {
+                tensor.given.view_in(tensor.order.as_ref()).map(DeviceInput::Host)
             }
             TensorPlace::Known { .. } | TensorPlace::Given(_) => Ok(DeviceInput::Device(self.on_device())),
         }
@@ -185,24 +205,19 @@ pub fn enqueue<'py>(
             *input = captured_input(input, ordinal)?;
         }
     }
-    let of_graph = match is_captured && scratch_bytes > 0 {
-        true => {
-            let (shape, strides) = (PyTuple::new(py, [scratch_bytes])?, PyTuple::new(py, [1])?);
-            Some(Allocator::new(py, Some(ordinal))?.empty_strided(&shape, &strides, DType::U8)?)
-        }
+    let needs_scratch = is_torch && scratch_bytes > 0;
+    let of_graph = match needs_scratch && is_captured {
+        true => Some(ScratchBlock::new(&Allocator::new(py, Some(ordinal))?, scratch_bytes)?),
         false => None,
     };
-    let shared = (is_torch && !is_captured && scratch_bytes > 0)
-        .then(|| place.scratch.of(StreamKey { gpu: ordinal, stream: handle }));
+    let shared =
+        (needs_scratch && !is_captured).then(|| place.scratch.of(StreamKey { gpu: ordinal, stream: handle }));
     let shared = match &shared {
         Some(scratch) => Some(scratch.lock(&Allocator::new(py, Some(ordinal))?, scratch_bytes)?),
         None => None,
     };
-    let scratch_address = match (&of_graph, &shared) {
-        (Some(tensor), _) => Some(tensor.call_method0(intern!(py, "data_ptr"))?.extract::<u64>()?),
-        (None, Some(shared)) => shared.address(),
-        (None, None) => None,
-    };
+    let address_of_graph = of_graph.as_ref().map(|block| block.address);
+    let scratch_address = address_of_graph.or_else(|| shared.as_ref()?.address());
     // SAFETY: PyTorch's streams live as long as the process, and so does the default stream.
     let stream = Arc::new(unsafe { Stream::of_handle(place.gpu, handle as *mut std::ffi::c_void) });
     let read = inputs.iter().map(RunTensor::as_input).collect::<PyResult<Vec<_>>>()?;

@@ -93,6 +93,24 @@ const EXCHANGE_NAME: &CStr = c"dlpack_exchange_api";
 const NAME: &CStr = c"dltensor";
 const VERSIONED_NAME: &CStr = c"dltensor_versioned";
 
+/// How a tensor lies in memory.
+pub struct Layout {
+    /// Its element type.
+    pub element: ElementType,
+    /// Its sizes.
+    pub shape: Vec<i64>,
+    /// Elements from one index to the next, by dimension.
+    pub strides: Vec<i64>,
+}
+
+impl Layout {
+    /// Whether these strides, one for each dimension, lead to the same elements: those of dimensions of one element say nothing.
+    pub fn has_strides(&self, strides: impl Iterator<Item = i64>) -> bool {
+        let expected = self.shape.iter().zip(&self.strides);
+        expected.zip(strides).all(|((&size, &stride), given)| size == 1 || given == stride)
+    }
+}
+
 /// A described tensor of a Python object. Its memory stays while the object and, if there is one, the capsule do.
 pub struct Described<'py> {
     description: Description,
@@ -127,37 +145,29 @@ impl Describe {
         Ok(Described::new(self.description(object)?, false, object, None))
     }
 
-    /// The address of a tensor on a GPU; `None` if it is elsewhere, or does not lie so: with these sizes, and these strides along
-    /// dimensions of more than one element.
+    /// The address of a tensor on a GPU; `None` if it is elsewhere, or has another layout.
     ///
     /// # Errors
     /// What the library says.
-    pub fn address(
-        self,
-        object: &Bound<'_, PyAny>,
-        gpu: i32,
-        element: ElementType,
-        shape: &[i64],
-        strides: &[i64],
-    ) -> PyResult<Option<u64>> {
+    pub fn address(self, object: &Bound<'_, PyAny>, gpu: i32, layout: &Layout) -> PyResult<Option<u64>> {
         let description = self.description(object)?;
         let device = Device { kind: CUDA, ordinal: gpu };
+        let rank = layout.shape.len();
         let is_same = description.device == device
-            && description.element == element
-            && usize::try_from(description.rank) == Ok(shape.len());
-        if !is_same || (!shape.is_empty() && (description.shape.is_null() || description.strides.is_null())) {
+            && description.element == layout.element
+            && usize::try_from(description.rank) == Ok(rank);
+        if !is_same || (rank > 0 && (description.shape.is_null() || description.strides.is_null())) {
             return Ok(None);
         }
-        if !shape.is_empty() {
+        if rank > 0 {
             // SAFETY: both have `rank` numbers, which the object keeps.
-            let (sizes, steps) = unsafe {
+            let (sizes, strides) = unsafe {
                 (
-                    std::slice::from_raw_parts(description.shape.cast_const(), shape.len()),
-                    std::slice::from_raw_parts(description.strides.cast_const(), shape.len()),
+                    std::slice::from_raw_parts(description.shape.cast_const(), rank),
+                    std::slice::from_raw_parts(description.strides.cast_const(), rank),
                 )
             };
-            let lies_so = |dim: usize| sizes[dim] == 1 || steps[dim] == strides[dim];
-            if sizes != shape || !(0..shape.len()).all(lies_so) {
+            if sizes != layout.shape || !layout.has_strides(strides.iter().copied()) {
                 return Ok(None);
             }
         }

@@ -27,10 +27,11 @@ pub struct StreamScratch {
 }
 
 /// A tensor of bytes.
-struct ScratchBlock {
+pub struct ScratchBlock {
     _tensor: Py<PyAny>,
     len_bytes: usize,
-    address: u64,
+    /// Where it begins.
+    pub address: u64,
 }
 
 /// The working memory that an executable has used, by stream.
@@ -65,22 +66,32 @@ impl UsedScratch {
     }
 }
 
+impl ScratchBlock {
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new(allocator: &Allocator<'_>, len_bytes: usize) -> PyResult<Self> {
+        let py = allocator.py();
+        let (shape, strides) = (PyTuple::new(py, [len_bytes])?, PyTuple::new(py, [1])?);
+        let tensor = allocator.empty_strided(&shape, &strides, DType::U8)?;
+        let address = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
+        Ok(Self { _tensor: tensor.unbind(), len_bytes, address })
+    }
+}
+
 impl StreamScratch {
     /// At least so many bytes, of the current stream.
     ///
     /// # Errors
     /// If there is no memory.
     pub fn lock(&self, allocator: &Allocator<'_>, len_bytes: usize) -> PyResult<LockedScratch<'_>> {
-        let py = allocator.py();
         // Another thread may hold it while it waits for the interpreter's lock.
-        let mut block = self.block.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        let mut block = self.block.lock_py_attached(allocator.py()).unwrap_or_else(PoisonError::into_inner);
         if block.as_ref().is_none_or(|block| block.len_bytes < len_bytes) {
             // What was there may still be used by earlier runs in the stream: PyTorch gives it away to later ones only.
             *block = None;
-            let (shape, strides) = (PyTuple::new(py, [len_bytes])?, PyTuple::new(py, [1])?);
-            let tensor = allocator.empty_strided(&shape, &strides, DType::U8)?;
-            let address = tensor.call_method0(intern!(py, "data_ptr"))?.extract()?;
-            *block = Some(ScratchBlock { _tensor: tensor.unbind(), len_bytes, address });
+            *block = Some(ScratchBlock::new(allocator, len_bytes)?);
         }
         Ok(LockedScratch { block })
     }

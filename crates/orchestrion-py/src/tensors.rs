@@ -1,6 +1,6 @@
 //! Tensors of Python's libraries: as views for a run, and memory for its outputs.
 
-use crate::dlpack::{self, Describe, Described, ElementType, describe_capsule};
+use crate::dlpack::{self, Describe, Described, ElementType, Layout, describe_capsule};
 use crate::errors;
 use orchestrion::{DType, Tensor, TensorView, TensorViewMut, extent, is_row_major};
 use pyo3::intern;
@@ -562,9 +562,7 @@ pub struct TracedLayout {
     pub dtype: DType,
     /// Its shape with the dimensions in that order.
     pub ordered: Vec<usize>,
-    element: ElementType,
-    shape: Vec<i64>,
-    strides: Vec<i64>,
+    layout: Layout,
 }
 
 impl TracedLayout {
@@ -579,14 +577,13 @@ impl TracedLayout {
             *strides.get_mut(dim)? = stride;
             stride = stride.checked_mul(size)?;
         }
-        Some(Self { dtype, ordered, element: element_of(dtype), shape, strides })
+        Some(Self { dtype, ordered, layout: Layout { element: element_of(dtype), shape, strides } })
     }
 
     /// Whether a tensor of these strides lies so.
     pub fn has_strides(&self, strides: &[usize]) -> bool {
-        let lies_so =
-            |((&size, &expected), &given): ((&i64, &i64), &usize)| size == 1 || expected == given as i64;
-        self.strides.len() == strides.len() && self.shape.iter().zip(&self.strides).zip(strides).all(lies_so)
+        let is_of_rank = self.layout.strides.len() == strides.len();
+        is_of_rank && self.layout.has_strides(strides.iter().map(|&stride| stride as i64))
     }
 }
 
@@ -618,7 +615,7 @@ impl<'py> OnGpuFinder<'py> {
             }
         };
         let Some(describe) = describe else { return Ok(None) };
-        describe.address(object, self.gpu, layout.element, &layout.shape, &layout.strides)
+        describe.address(object, self.gpu, &layout.layout)
     }
 }
 

@@ -100,10 +100,10 @@ impl Artifact {
     pub fn load(path: &Path) -> Result<Self, Error> {
         let failed = |source| Error::File { path: path.to_owned(), source };
         let file = open_regular(path).map_err(failed)?;
-        let start =
-            Start::of(&map_open_file(&file).map_err(failed)?).map_err(|error| in_file(path, error))?;
+        let named = |error| in_file(path, error);
+        let start = Start::of(&map_open_file(&file).map_err(failed)?).map_err(named)?;
         let bytes = read_open_file(&file, start.file_bytes()).map_err(failed)?;
-        start.with_sections(&bytes, Constants::AreCompared).map_err(|error| in_file(path, error))
+        start.with_sections(&bytes, Constants::AreCompared).map_err(named)
     }
 
     /// Reads the plan of a file, for people. Its constants stay on the disk, so one that is damaged is not noticed.
@@ -113,8 +113,7 @@ impl Artifact {
     pub fn load_manifest(path: &Path) -> Result<Manifest, Error> {
         let failed = |source| Error::File { path: path.to_owned(), source };
         let bytes = map_open_file(&open_regular(path).map_err(failed)?).map_err(failed)?;
-        let start = Start::of(&bytes).map_err(|error| in_file(path, error))?;
-        let artifact = start.with_sections(&bytes, Constants::StayUnread);
+        let artifact = Start::of(&bytes).and_then(|start| start.with_sections(&bytes, Constants::StayUnread));
         Ok(artifact.map_err(|error| in_file(path, error))?.manifest)
     }
 

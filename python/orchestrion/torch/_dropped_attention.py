@@ -16,10 +16,14 @@ import torch
 from orchestrion.torch._support import MAX_SCORES
 
 
-def _is_ours(query: torch.Tensor, key: torch.Tensor, dropout_p: float, is_causal: bool) -> bool:
+def _is_ours(
+    query: torch.Tensor, key: torch.Tensor, dropout_p: float, is_causal: bool, scale: float | None
+) -> bool:
     """Whether a call is made so; others stay as they are. PyTorch's kernels do not store scores: they take those with many."""
     sizes = (*query.shape, *key.shape)
     if dropout_p <= 0.0 or dropout_p >= 1.0 or not all(isinstance(size, int) for size in sizes):
+        return False
+    if scale is not None and scale < 0.0:
         return False
     is_square = query.shape[2] == key.shape[2]
     scores = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2]
@@ -34,9 +38,9 @@ def _scores(
     query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None, is_causal: bool, scale: float | None
 ) -> torch.Tensor:
     """`[batch, heads, queries, keys]` in f32."""
-    # Each gets half of the scale, so that products of f16 stay in range.
-    half = math.sqrt(_scale(query, scale))
-    scores = ((query * half) @ (key * half).transpose(-1, -2)).float()
+    # Each is multiplied by the root of the scale, so that products of f16 stay in range.
+    root = math.sqrt(_scale(query, scale))
+    scores = ((query * root) @ (key * root).transpose(-1, -2)).float()
     if bias is not None:
         scores = scores + bias.float()
     if is_causal:
@@ -54,13 +58,15 @@ def _forward(
     is_causal: bool,
     scale: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Result, logarithms of sums, mask."""
+    """Result, logsumexp of each row of scores, mask."""
     scores = _scores(query, key, bias, is_causal, scale)
-    sums = torch.logsumexp(scores, -1)
-    dropped, mask = torch.ops.aten.native_dropout.default(torch.exp(scores - sums.unsqueeze(-1)), dropout_p, True)
+    logsumexp = torch.logsumexp(scores, -1)
+    # A row whose keys are all masked has probabilities of 0, as in PyTorch's kernels.
+    logsumexp = logsumexp.masked_fill(logsumexp == -math.inf, 0.0)
+    dropped, mask = torch.ops.aten.native_dropout.default(torch.exp(scores - logsumexp.unsqueeze(-1)), dropout_p, True)
     # In memory heads follow queries, as PyTorch's kernels have it: programs show the result so.
     out = (dropped.to(value.dtype) @ value).transpose(1, 2).contiguous().transpose(1, 2)
-    return out, sums, mask
+    return out, logsumexp, mask
 
 
 def _backward(
@@ -70,14 +76,14 @@ def _backward(
     value: torch.Tensor,
     bias: torch.Tensor | None,
     out: torch.Tensor,
-    sums: torch.Tensor,
+    logsumexp: torch.Tensor,
     mask: torch.Tensor,
     dropout_p: float,
     is_causal: bool,
     scale: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of query, key, value and scores."""
-    probabilities = torch.exp(_scores(query, key, bias, is_causal, scale) - sums.unsqueeze(-1))
+    probabilities = torch.exp(_scores(query, key, bias, is_causal, scale) - logsumexp.unsqueeze(-1))
     kept = mask.to(torch.float32) * (1.0 / (1.0 - dropout_p))
     of_value = (probabilities * kept).to(value.dtype).transpose(-1, -2) @ gradient
     of_kept = (gradient @ value.transpose(-1, -2)).float() * kept
@@ -91,10 +97,10 @@ def _efficient(
     query: Any, key: Any, value: Any, attn_bias: Any, compute_log_sumexp: bool, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None,
 ) -> Any:
-    if not _is_ours(query, key, dropout_p, is_causal):
+    if not _is_ours(query, key, dropout_p, is_causal, scale):
         return NotImplemented
-    out, sums, mask = _forward(query, key, value, attn_bias, dropout_p, is_causal, scale)
-    return out, sums, mask, torch.empty((), dtype=torch.int64, device=query.device)
+    out, logsumexp, mask = _forward(query, key, value, attn_bias, dropout_p, is_causal, scale)
+    return out, logsumexp, mask, torch.empty((), dtype=torch.int64, device=query.device)
 
 
 def _efficient_backward(
@@ -116,11 +122,11 @@ def _flash(
     query: Any, key: Any, value: Any, dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False, *,
     scale: float | None = None,
 ) -> Any:
-    if return_debug_mask or not _is_ours(query, key, dropout_p, is_causal):
+    if return_debug_mask or not _is_ours(query, key, dropout_p, is_causal, scale):
         return NotImplemented
-    out, sums, mask = _forward(query, key, value, None, dropout_p, is_causal, scale)
+    out, logsumexp, mask = _forward(query, key, value, None, dropout_p, is_causal, scale)
     none = torch.empty(0, dtype=query.dtype, device=query.device)
-    return out, sums, None, None, query.shape[2], key.shape[2], mask, none.to(torch.int64), none
+    return out, logsumexp, None, None, query.shape[2], key.shape[2], mask, none.to(torch.int64), none
 
 
 def _flash_backward(

@@ -447,9 +447,10 @@ pub fn log2_error(a: &Degrees, b: &Degrees, powers: Powers, bits: u32) -> f64 {
         // The smaller prime is not below a quarter of 2^bits.
         (degree.inputs as f64 + factors * degree.exponentials as f64) / f64::from(bits - 2).exp2()
     };
-    let halves =
+    // Exponents that are not affine: one check more, and those that move one half of the pivots, by each bit of their numbers.
+    let nonlinear_checks =
         if powers.are_nonlinear { 1.0 + 4.0 * (powers.checked.max(1) as f64).log2().ceil() } else { 0.0 };
-    let checks = (6.0 + halves) * powers.checked as f64 * degree / f64::from(bits - 2).exp2();
+    let checks = (6.0 + nonlinear_checks) * powers.checked as f64 * degree / f64::from(bits - 2).exp2();
     // Primes that divide a coefficient, among those that are drawn: none divides one that is smaller.
     let dividing = |height: u64| (height / u64::from(bits - 2)) as f64;
     let vanishing = dividing(total.height) + pairs * dividing(argument.height);

@@ -503,7 +503,7 @@ mod tests {
         Staging { window: Some(window), ..Staging::default() }
     }
 
-    /// Products with rows, columns and terms, and how often a model has them.
+    /// Products with M, N and K, and how often a model has them.
     type Products = Vec<(Staging, [usize; 3], usize)>;
 
     /// The convolutions of ResNet-50.

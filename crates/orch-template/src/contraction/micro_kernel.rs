@@ -186,7 +186,7 @@ fn emit_sum(
     let panel_line = exprs.add2(panel_base, panel_line);
     let (from, to) = if whole_runs { (zero, terms) } else { (simplify(exprs, from), simplify(exprs, to)) };
     let mut body = Vec::new();
-    let bases = if whole_runs && run <= UNROLLED_TERMS {
+    let bases = if whole_runs && run <= UNROLLED_ITERATIONS {
         // With one address compilers see which elements several rows share, and hold those, for which there are no registers.
         let distance = bind_offset(ctx, "a_run", distance, &mut body);
         rows.bases.iter().map(|&base| ctx.program.exprs.add2(base, distance)).collect()
@@ -203,8 +203,8 @@ fn emit_sum(
     out
 }
 
-/// Where rows start in a run at this distance from its first term. Rows at a constant distance from the first one are told by that: one
-/// address is then held for all of them, and compilers find no other sums of these parts to hold instead.
+/// Where rows start in a run of K that begins so many elements after the rows do. Rows at a constant distance from the first one are
+/// addressed from it: compilers then hold one address for all of them, and find no other common subexpressions to hold instead.
 fn bases_of_run(
     ctx: &mut ContractionEmitter<'_>,
     bases: &[ExprId],
@@ -273,7 +273,7 @@ fn emit_run(
         })
         .collect();
     let mut broadcast = Vec::new();
-    let factors: Vec<ExprId> = (0..accumulators.len())
+    let a_elements: Vec<ExprId> = (0..accumulators.len())
         .map(|row| {
             let offset = exprs.add2(rows.bases[row], row_line);
             let load = exprs.load(rows.buffer, offset, 1, None);
@@ -287,9 +287,9 @@ fn emit_run(
         let register = accumulators[row][vector];
         let sum = exprs.var(register);
         let next = if ctx.sum_type.is_float() {
-            exprs.fma(factors[row], columns[vector], sum)
+            exprs.fma(a_elements[row], columns[vector], sum)
         } else {
-            let product = exprs.mul(factors[row], columns[vector]);
+            let product = exprs.mul(a_elements[row], columns[vector]);
             exprs.add2(sum, product)
         };
         Stmt::Assign(register, next)
@@ -310,12 +310,12 @@ fn emit_run(
     }
     let exprs = &ctx.program.exprs;
     let is_whole = is_whole_runs(exprs, (start, end), at.run, at.run);
-    let kind = if is_whole && at.run <= UNROLLED_TERMS { LoopKind::Unroll } else { LoopKind::Serial };
+    let kind = if is_whole && at.run <= UNROLLED_ITERATIONS { LoopKind::Unroll } else { LoopKind::Serial };
     Stmt::For { var: k_var, start, end, step: 1, kind, body }
 }
 
-/// Terms of a run, at most, that are written one after the other: a loop over so few costs as much as one of them.
-const UNROLLED_TERMS: usize = 8;
+/// Iterations of K in a run, at most, that are written one after the other: a loop over so few costs as much as one of them.
+const UNROLLED_ITERATIONS: usize = 8;
 
 /// Prefetches lines of a panel that lies in an argument before they are read, if memory is what the product waits for: those of
 /// the next panel but one, or of the next block of K where there is none. Rows of a panel are too far apart for the hardware to find

@@ -147,10 +147,11 @@ impl Assembler<'_> {
             last_use.extend(column.inputs.iter().map(|&tensor| (tensor, position)));
         }
         let mut stored: Vec<(TensorId, Buffer)> = Vec::new();
+        let mut ids: HashMap<TensorId, BufferId> = HashMap::new();
         for (position, column) in columns.iter().enumerate() {
             for &tensor in &column.outputs {
                 let output = self.graph.outputs.iter().position(|(_, output)| *output == tensor);
-                if self.memory_of.contains_key(&tensor) || stored.iter().any(|(known, _)| *known == tensor) {
+                if self.memory_of.contains_key(&tensor) || ids.contains_key(&tensor) {
                     continue;
                 }
                 match output {
@@ -159,18 +160,16 @@ impl Assembler<'_> {
                     }
                     None => {
                         let last = last_use.get(&tensor).copied().unwrap_or(position);
+                        ids.insert(tensor, BufferId(stored.len() as u32));
                         stored.push((tensor, self.buffer(tensor, position, last)));
                     }
                 }
             }
         }
         let buffers = stored.iter().map(|(_, buffer)| *buffer).collect();
-        let id = |tensor: TensorId| {
-            let at = stored.iter().position(|(other, _)| *other == tensor)?;
-            Some(BufferId(at as u32))
-        };
         let view = |pair: &InPlace| {
-            Some(MemoryAlias { view: id(pair.output)?, of: id(pair.input)?, offset_bytes: 0 })
+            let (view, of) = (*ids.get(&pair.output)?, *ids.get(&pair.input)?);
+            Some(MemoryAlias { view, of, offset_bytes: 0 })
         };
         let views = implementation.in_place.iter().filter_map(view).collect();
         let plan = plan_memory(&MemoryRequest { buffers, views, ..MemoryRequest::default() })?;

@@ -15,8 +15,8 @@
 //! ptxas moves the exponentials behind `wgmma.wait_group`, as nothing depends on their order, so that they would overlap with
 //! nothing. Row sums need all of them: [`CtaStmt::ComputeFirst`] waits for these. Heads of 128, 2048 keys, take an H100 61.5
 //! instead of 66.8 us. Where an SM runs two CTAs these overlap with each other, and the wait costs more than it gains: heads of 64
-//! take 38.6 instead of 37.9 us. Warp groups that take turns at their products by named barriers (section 3.1 there) were tried on top
-//! and not kept: 2048 keys, heads of 128, took an H100 6 % longer, 8192 causal ones 8 %. Used if the loop has exactly two products, the second fused with
+//! take 38.6 instead of 37.9 us. Ping-pong scheduling of the warp groups (named barriers that order their wgmma, section 3.1 there) was
+//! tried on top and not kept: 2048 keys, heads of 128, took an H100 6 % longer, 8192 causal ones 8 %. Used if the loop has exactly two products, the second fused with
 //! its accumulation, of one row of fragments (64 rows) per warp group, and TMA loads K and V.
 
 use super::accumulate::{LoopAccumulator, Rescale};

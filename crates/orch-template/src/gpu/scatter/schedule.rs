@@ -79,6 +79,12 @@ const STEP_CYCLES: f64 = 1400.0;
 /// Warps from which an SM issues in a cycle.
 const ISSUED: f64 = 4.0;
 
+/// Threads of a CTA that has an SM to itself, at most.
+const MAX_THREADS: usize = 1024;
+
+/// Bytes of a line of L1, of which an SM looks at one in a cycle.
+const LINE_BYTES: usize = 128;
+
 /// The text is the key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for GpuScatterSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -89,8 +95,21 @@ impl fmt::Display for GpuScatterSchedule {
 impl GpuScatterSchedule {
     /// The schedule of a scatter; `None` if a tile has more updates than i32 can number.
     pub fn of(scatter: &ScatterProgram, target: &GpuTarget) -> Option<Self> {
+        // Tiles of elements look at the same updates again for each part of the rows: fewer and larger ones may take less.
+        let shares: &[usize] = match scatter.index {
+            ScatterIndex::Elements => &[2, 4],
+            ScatterIndex::Tuples(_) => &[4],
+        };
+        let schedules =
+            shares.iter().map(|halves| Self::with_tiles(scatter, target, halves * target.sms / 2));
+        let numbered = schedules.filter(|schedule| i32::try_from(schedule.updates(scatter)).is_ok());
+        numbered.min_by(|a, b| a.cycles(scatter, target).total_cmp(&b.cycles(scatter, target)))
+    }
+
+    /// The schedule with about so many tiles, fewer if these were too small.
+    fn with_tiles(scatter: &ScatterProgram, target: &GpuTarget, most: usize) -> Self {
         let ScatterProgram { outer, extent, inner, ref index, .. } = *scatter;
-        let wanted = (outer * extent * inner / LEAST_ELEMS).clamp(1, 2 * target.sms);
+        let wanted = (outer * extent * inner / LEAST_ELEMS).clamp(1, most);
         let columns = match index {
             ScatterIndex::Elements => inner.min(LEAST_COLUMNS),
             // Each tile looks at all indices, so that columns are cut only if the rows alone give too little.
@@ -105,13 +124,19 @@ impl GpuScatterSchedule {
             Some(rows) => rows.max(1),
             None => extent,
         };
-        let row_parts = wanted.div_ceil(outer * inner.div_ceil(columns)).min(extent);
-        let rows = extent.div_ceil(row_parts).min(most_rows);
+        let column_parts = outer * inner.div_ceil(columns);
+        // Of elements no more than wanted, so that all tiles run at once.
+        let row_parts = match index {
+            ScatterIndex::Elements => (wanted / column_parts).max(1),
+            ScatterIndex::Tuples(_) => wanted.div_ceil(column_parts),
+        };
+        let rows = extent.div_ceil(row_parts.min(extent)).min(most_rows);
         let schedule = Self { rows, columns, threads: 0 };
         let work = (rows * columns / 4).max(schedule.updates(scatter) / 2);
-        let threads = work.next_power_of_two().clamp(2 * WARP, 512);
-        let is_numbered = i32::try_from(schedule.updates(scatter)).is_ok();
-        is_numbered.then_some(Self { threads, ..schedule })
+        let is_alone = *index == ScatterIndex::Elements && schedule.tiles(scatter) <= target.sms;
+        let most_threads = if is_alone { MAX_THREADS } else { MAX_THREADS / 2 };
+        let threads = work.next_power_of_two().clamp(2 * WARP, most_threads);
+        Self { threads, ..schedule }
     }
 
     /// Parts of rows and of columns.
@@ -148,10 +173,24 @@ impl GpuScatterSchedule {
             ScatterMethod::Replace | ScatterMethod::Rounds => applied / WARP as f64,
             ScatterMethod::Combine => applied * (self.threads / WARP) as f64,
         };
-        let issued = (look * looked_at / WARP as f64 + apply * applied_warps) / ISSUED;
+        let looks = looked_at / WARP as f64;
+        let issued = (look * looks + apply * applied_warps) / ISSUED;
+        let lines = looks * self.index_lines(scatter) as f64;
         let resident = self.tiles(scatter).div_ceil(target.sms) as f64;
         let steps = looked_at / (self.threads * self.step(scatter)) as f64;
         // Tiles of an SM run at the same time, and wait at the same time.
-        (resident * issued).max(steps.ceil() * STEP_CYCLES)
+        (resident * issued.max(lines)).max(steps.ceil() * STEP_CYCLES)
+    }
+
+    /// Lines of L1 in which the indices lie that a warp looks at together.
+    fn index_lines(&self, scatter: &ScatterProgram) -> usize {
+        let bytes = scatter.arg(ScatterProgram::INDICES).dtype.size_bytes();
+        match &scatter.index {
+            // `[count, inner]`: a run of the tile's columns for each update.
+            ScatterIndex::Elements => {
+                WARP.div_ceil(self.columns) * (self.columns * bytes).div_ceil(LINE_BYTES)
+            }
+            ScatterIndex::Tuples(extents) => (WARP * extents.len() * bytes).div_ceil(LINE_BYTES),
+        }
     }
 }

@@ -43,7 +43,7 @@ impl Planner for Cpu {
 
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
         let graph = orch_rewrite::expand_routines(&graph, EXPANDED);
-        let graph = orch_rewrite::phase_convolutions(&graph);
+        let graph = orch_rewrite::phase_convolutions(&graph, 0.0);
         match self.info.precision {
             Precision::Bf16 => orch_rewrite::narrow_contractions(&graph, DType::BF16).0,
             Precision::F32 | Precision::Tf32 | Precision::F16 => graph,

@@ -48,6 +48,11 @@ const EXPANDED: ExpandLimits = ExpandLimits {
     split: Some(SplitLimits { part: 2 << 10, kernel_comparisons: 8 << 20 }),
 };
 
+/// FLOPs of the phases of a transposed convolution as one convolution, at most, by scalar units and by tensor cores: half of them are
+/// zeros at worst, and cost less than launching each phase and interleaving their results.
+const JOINED_PHASES: f64 = 1e9;
+const JOINED_HALF_PHASES: f64 = 1.6e10;
+
 impl Cuda {
     /// How tensors are stored for products of `half`: those that the model states as f32 in `half` as well, if that was asked for.
     fn stored(&self, graph: &PrimGraph, layouts: Vec<Layout>, half: DType) -> Storage {
@@ -63,6 +68,11 @@ impl Planner for Cuda {
 
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
         let graph = orch_rewrite::expand_routines(&graph, EXPANDED);
+        let joined_flops = match self.info.precision {
+            Precision::F32 => JOINED_PHASES,
+            Precision::Tf32 | Precision::F16 | Precision::Bf16 => JOINED_HALF_PHASES,
+        };
+        let graph = orch_rewrite::phase_convolutions(&graph, joined_flops);
         let graph = orch_rewrite::merge_products(&graph);
         let (graph, alignment) = match self.info.precision {
             Precision::F32 | Precision::Tf32 => (graph, FULL_ROWS),
