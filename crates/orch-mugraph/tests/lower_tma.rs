@@ -272,13 +272,17 @@ fn results_of_16_bits_are_stored_by_rows() {
     for graph in forms(&SMALL) {
         let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
         let mut stored = row_major(&graph, DType::F16);
-        assert_eq!(count(&check(&graph, &inputs, &stored), "shared rows"), 1);
+        let are_whole = |stored: &[Stored]| {
+            let text = check(&graph, &inputs, stored);
+            text.lines().any(|line| line.trim_start().starts_with("t4[") && line.contains("; 8)] = "))
+        };
+        assert!(are_whole(&stored));
         // The second result of the first kernel.
         let sums = &mut stored[4];
         sums.strides = vec![SMALL.rows * SMALL.columns, 1, SMALL.rows];
-        assert_eq!(count(&check(&graph, &inputs, &stored), "shared rows"), 0);
+        assert!(!are_whole(&stored));
         stored[4] = Stored::row_major(DType::F32, graph.shape(TensorId(4)));
-        assert_eq!(count(&check(&graph, &inputs, &stored), "shared rows"), 0);
+        assert!(!are_whole(&stored));
     }
 }
 

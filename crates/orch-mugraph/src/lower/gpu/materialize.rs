@@ -107,9 +107,12 @@ impl BlockEmitter<'_> {
         buffer
     }
 
-    /// Brings a loop-invariant tile to shared memory as the loop's products take operands, before the loop.
+    /// Brings a loop-invariant tile to shared memory as the loop's products take operands, before the loop, unless it is computed in the
+    /// fragments that they keep.
     fn stage_invariant_operands(&mut self, tile: usize) {
-        if self.plan.steps.tiles[tile].stage != Stage::Invariant || self.plan.steps.loop_range == 1 {
+        let is_before_loop =
+            self.plan.steps.tiles[tile].stage == Stage::Invariant && self.plan.steps.loop_range > 1;
+        if !is_before_loop || self.load_of_held_fragments(tile).is_some() {
             return;
         }
         let rank = self.plan.steps.tiles[tile].shape.len();

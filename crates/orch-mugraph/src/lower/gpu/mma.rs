@@ -110,12 +110,14 @@ impl BlockEmitter<'_> {
             let is_whole = at.columns == ColumnLayout::Partitioned(k) && at.column_tiles().is_multiple_of(2);
             self.has_16bit_operands() && at.rows == rows && is_whole && (may_split || rows.column_warps == 1)
         });
-        let a = match in_registers {
-            Some(at) => {
+        let held = self.load_of_held_fragments(args[0]);
+        let a = match (in_registers, &held) {
+            (Some(at), _) => {
                 self.prepare(args[0], Some(&at));
                 OperandA::Registers(at, args[0])
             }
-            None => OperandA::Shared(self.shared_operand(args[0], rank - 1)),
+            (None, Some((_, view))) => OperandA::Shared(view.clone()),
+            (None, None) => OperandA::Shared(self.shared_operand(args[0], rank - 1)),
         };
         let b = self.shared_operand(args[1], rank - 2);
         let steps = k.div_ceil(self.mma_k());
@@ -132,7 +134,11 @@ impl BlockEmitter<'_> {
         let batch_extents = shapes.map(|shape| shape[..rank - 2].to_vec());
         let acc = RegisterTile { at, buffer };
         let mut gemm = TileGemm { acc, a, b, batch_extents, k, resident_a: None, is_async: false };
-        gemm.resident_a = self.hold_a_in_registers(tile, &gemm);
+        let source = held.map(|(load, _)| load);
+        gemm.resident_a = self.hold_a_in_registers(tile, &gemm, source);
+        if source.is_some() && gemm.resident_a.is_none() {
+            gemm.a = OperandA::Shared(self.shared_operand(args[0], rank - 1));
+        }
         gemm
     }
 

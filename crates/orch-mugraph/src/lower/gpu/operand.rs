@@ -97,24 +97,47 @@ impl BlockEmitter<'_> {
         dtype: DType,
         (padded, inner): (&[usize], usize),
     ) -> Option<(usize, SharedTile)> {
-        let known = &self.plan.steps.tiles[tile];
-        let TileStep::Op { op, args } = &known.step else { return None };
-        let &[load] = args.as_slice() else { return None };
-        let is_only_reader = self.plan.steps.only_reader(load) == Some(tile);
-        let is_once = known.stage == Stage::Invariant && known.readers == 1;
-        if !op.is_elementwise() || !is_only_reader || !is_once {
-            return None;
-        }
-        let view = self.tiles.homes[load].iter().find_map(|home| match home {
-            TileHome::Shared(view) => Some(view.clone()),
-            TileHome::Registers(_) => None,
-        })?;
+        let (load, view) = self.only_load_of(tile)?;
         let is_alike = view.swizzle.is_none()
             && view.padded == padded
             && view.strides[inner] == 1
             && self.program.buffer(view.buffer).dtype == dtype
             && self.program.exprs.as_int(view.base) == Some(0);
         is_alike.then_some((load, view))
+    }
+
+    /// The load in shared memory of which a tile before the loop is an elementwise operation, if nothing else reads it, and the tile has
+    /// one reader.
+    fn only_load_of(&self, tile: usize) -> Option<(usize, SharedTile)> {
+        let known = &self.plan.steps.tiles[tile];
+        let TileStep::Op { op, args } = &known.step else { return None };
+        let &[load] = args.as_slice() else { return None };
+        let is_only_reader = self.plan.steps.only_reader(load) == Some(tile);
+        let is_once = known.stage == Stage::Invariant && known.readers == 1;
+        let is_load = matches!(self.plan.steps.tiles[load].step, TileStep::Load { .. });
+        if !op.is_elementwise() || !is_only_reader || !is_once || !is_load {
+            return None;
+        }
+        let view = self.tiles.homes[load].iter().find_map(|home| match home {
+            TileHome::Shared(view) => Some(view.clone()),
+            TileHome::Registers(_) => None,
+        })?;
+        Some((load, view))
+    }
+
+    /// The load of which the scores of attention keep fragments in registers (Q), where `tile`, their A, is computed from it: that needs
+    /// neither a copy in shared memory nor a barrier.
+    pub fn load_of_held_fragments(&self, tile: usize) -> Option<(usize, SharedTile)> {
+        let scores = self.overlap.as_ref()?.scores;
+        let steps = self.plan.steps;
+        let (load, view) = self.only_load_of(tile)?;
+        let shape = &steps.tiles[tile].shape;
+        let is_operand = steps.only_reader(tile) == Some(scores)
+            && steps.tiles[scores].step.args()[0] == tile
+            && view.padded == *shape
+            && steps.tiles[load].shape == *shape
+            && self.is_mma_operand(&view, load, shape.len() - 1);
+        (is_operand && self.may_hold_a(scores)).then_some((load, view))
     }
 
     /// A buffer in shared memory for a tile after the loop, and its strides: one whose content nothing reads any more, if there is
@@ -129,8 +152,9 @@ impl BlockEmitter<'_> {
         let found = (0..self.plan.steps.tiles.len())
             .filter(|&tile| self.plan.steps.tiles[tile].stage == Stage::Invariant)
             .filter(|&tile| self.plan.steps.loop_range > 1 && !self.is_read_after_loop(tile))
-            .find_map(|tile| self.tiles.operand_copies[tile].iter().find(|view| is_spare(view.buffer)))
-            .map(|view| view.buffer);
+            .flat_map(|tile| self.views_in_shared(tile))
+            .map(|view| view.buffer)
+            .find(|&buffer| is_spare(buffer));
         let Some(buffer) = found else { return self.alloc_shared(name, dtype, shape, last) };
         self.emit_barrier();
         let base = self.index(0);
@@ -148,15 +172,18 @@ impl BlockEmitter<'_> {
             })
     }
 
-    /// A tile, copy or transposed view that is in shared memory as products take operands.
-    fn existing_operand(&self, tile: usize, k_dim: usize) -> Option<SharedTile> {
-        let shared = self.tiles.homes[tile].iter().filter_map(|place| match place {
+    /// Where a tile is in shared memory, and its copies there.
+    fn views_in_shared(&self, tile: usize) -> impl Iterator<Item = &SharedTile> {
+        let homes = self.tiles.homes[tile].iter().filter_map(|place| match place {
             TileHome::Shared(view) => Some(view),
             TileHome::Registers(_) => None,
         });
-        if let Some(view) =
-            shared.chain(&self.tiles.operand_copies[tile]).find(|view| self.is_mma_operand(view, tile, k_dim))
-        {
+        homes.chain(&self.tiles.operand_copies[tile])
+    }
+
+    /// A tile, copy or transposed view that is in shared memory as products take operands.
+    fn existing_operand(&self, tile: usize, k_dim: usize) -> Option<SharedTile> {
+        if let Some(view) = self.views_in_shared(tile).find(|view| self.is_mma_operand(view, tile, k_dim)) {
             return Some(view.clone());
         }
         match &self.plan.steps.tiles[tile].step {

@@ -8,10 +8,10 @@
 //! ```
 
 use super::emitter::BlockEmitter;
-use super::layout::{ColumnLayout, FRAGMENT_ROWS, FragmentLayout, RegisterSlot, WarpGrid};
+use super::layout::{ColumnLayout, FRAGMENT_ROWS, FragmentLayout, RegisterSlot, RegisterTile, WarpGrid};
 use super::mma::{GemmOperand, OperandA, TileGemm};
 use super::steps::{BlockTile, TileStep};
-use super::value::SharedTile;
+use super::value::{SharedTile, TileHome};
 use crate::op::Op;
 use crate::tiling::Stage;
 use orch_compute::{BufferId, ExprId};
@@ -190,28 +190,56 @@ impl BlockEmitter<'_> {
         is_whole.then_some(line == gemm.b.strides.len() - 2)
     }
 
-    /// Loads A fragments to registers before the loop, if the loop does not change A and they are those of 64 rows of a warp group;
-    /// `None` otherwise. With those of 2 x 64 rows ptxas 13.0 gives registers that hold them to other values in the loop (causal
+    /// Whether A fragments of a product may be loaded to registers before the loop: the loop does not change A, and they are those of 64
+    /// rows of a warp group. With those of 2 x 64 rows ptxas 13.0 gives registers that hold them to other values in the loop (causal
     /// attention of two heads of 64 in a CTA: all but the first iteration multiply something else).
-    pub fn hold_a_in_registers(&mut self, tile: usize, gemm: &TileGemm) -> Option<BufferId> {
-        let (kind, at) = (self.mma_type()?, &gemm.acc.at);
-        let fragments = at.rows.batch() * at.rows.row_tiles();
-        let elems = a_fragment_elems(gemm.k);
-        let first = self.plan.steps.tiles[tile].step.args()[0];
-        let stages = [tile, first].map(|at| self.plan.steps.tiles[at].stage);
-        let is_held = self.plan.steps.loop_range > 1
+    pub fn may_hold_a(&self, product: usize) -> bool {
+        let steps = self.plan.steps;
+        let a = steps.tiles[product].step.args()[0];
+        let stages = [product, a].map(|at| steps.tiles[at].stage);
+        let is_one_fragment = |rows: WarpGrid| {
+            is_per_warp_group(&rows) && rows.batch() * rows.row_tiles() == 1
+        };
+        let k = steps.tiles[a].shape.last().copied().unwrap_or(1);
+        steps.loop_range > 1
             && stages == [Stage::Loop, Stage::Invariant]
+            && self.warp_grid(&steps.tiles[product].shape).is_some_and(is_one_fragment)
+            && a_fragment_elems(k) <= MAX_RESIDENT_A
+    }
+
+    /// Loads A fragments to registers before the loop, if they may stay there ([`may_hold_a`](Self::may_hold_a)), and computes A from
+    /// them, if it is computed from what they are of (`source`); `None` if they do not stay.
+    pub fn hold_a_in_registers(
+        &mut self,
+        tile: usize,
+        gemm: &TileGemm,
+        source: Option<usize>,
+    ) -> Option<BufferId> {
+        let kind = self.mma_type()?;
+        let is_held = self.may_hold_a(tile)
             && matches!(gemm.a, OperandA::Shared(_))
-            && self.wgmma_b_is_mn_major(gemm).is_some()
-            && fragments == 1
-            && elems <= MAX_RESIDENT_A;
+            && self.wgmma_b_is_mn_major(gemm).is_some();
         if !is_held {
             return None;
         }
-        let buffer = self.add_buffer("a_held", kind.dtype(), elems, Scope::Scratch);
+        let buffer = self.add_buffer("a_held", kind.dtype(), a_fragment_elems(gemm.k), Scope::Scratch);
         let zero = self.index(0);
-        let loads = self.load_a_fragments(gemm, kind, (zero, zero), Location { buffer, offset: zero });
+        let to = Location { buffer, offset: zero };
+        let loads = self.load_a_fragments(gemm, kind, (zero, zero), to);
         self.code.resident_a.extend(loads);
+        if let Some(source) = source {
+            // A fragments have the layout of accumulators.
+            let at = FragmentLayout { columns: ColumnLayout::Partitioned(gemm.k), ..gemm.acc.at.clone() };
+            self.tiles.homes[source].push(TileHome::Registers(RegisterTile { at: at.clone(), buffer }));
+            let a = self.plan.steps.tiles[tile].step.args()[0];
+            let computed = self.loop_of("step", gemm.k / FRAGMENT_K, LoopKind::Unroll, |this, step| {
+                let offset = this.program.exprs.linear_index(&[step], &[FRAGMENT_ELEMS]);
+                this.pack_accumulators(&at, a, (zero, zero, step), (kind, Location { buffer, offset }))
+            });
+            self.code.resident_a.extend(computed);
+            // Now they are of A.
+            self.tiles.homes[source].pop();
+        }
         Some(buffer)
     }
 
