@@ -391,11 +391,6 @@ impl Program {
         Ok(self.nodes.len() - 1)
     }
 
-    /// Adds a function of each element.
-    pub fn each(&mut self, scalar: Scalar, args: &[usize]) -> Result<usize, String> {
-        self.push(Op::Each(scalar), args)
-    }
-
     /// The extent of a dimension, if there is one and it is even.
     pub fn extent(&self, tensor: usize, dim: usize) -> Option<usize> {
         self.nodes[tensor].shape.get(dim).filter(|extent| extent.ragged.is_none()).map(|extent| extent.len)
