@@ -387,7 +387,9 @@ fn apply(
             return Err(format!("{name} may not stand in a block"));
         }
         ("causal", [offset, shape @ ..]) => {
-            Op::Causal { offset: offset.parse().map_err(|_| unknown())?, shape: dims(shape)? }
+            let (offset, shape) = (offset.parse::<i64>().map_err(|_| unknown())?.into(), dims(shape)?);
+            let row = shape.len().checked_sub(2).ok_or_else(unknown)?;
+            Op::Compare { dim: row + 1, with: Some(row), offset, shape }
         }
         ("reshape", shape) => Op::Reshape(dims(shape)?),
         ("broadcast", shape) => Op::Broadcast(dims(shape)?),
@@ -404,7 +406,9 @@ fn apply(
             ("slice", &[dim, start, len]) => Op::Slice { dim: at(dim), start, len },
             ("repeat", &[dim, times]) => Op::Repeat { dim: at(dim), times },
             ("concat", &[dim]) => Op::Concat(at(dim)),
-            ("below", &[dim, limit, ref shape @ ..]) => Op::Below { dim, limit, shape: shape.to_vec() },
+            ("below", &[dim, limit, ref shape @ ..]) => {
+                Op::Compare { dim, with: None, offset: limit as i128 - 1, shape: shape.to_vec() }
+            }
             _ => return Err(unknown()),
         },
     };
