@@ -79,7 +79,7 @@ struct Lines<'a> {
 impl<'a> Lines<'a> {
     /// The words of the next line that has some.
     fn next(&mut self) -> Result<Option<Vec<&'a str>>, String> {
-        while let Some(line) = self.rest.next() {
+        for line in self.rest.by_ref() {
             self.number += 1;
             let words = words(line)?;
             if !words.is_empty() {
