@@ -140,7 +140,7 @@ fn program(lines: &mut Lines<'_>) -> Result<Program, String> {
         let made = match &words[at + 1..] {
             ["block", blocks @ .., "loop", iterations, "{"] => {
                 kernels += 1;
-                let kernel = Kernel::new(kernels, numbers(blocks)?, number(iterations)?)?;
+                let kernel = OpenKernel::new(kernels, numbers(blocks)?, number(iterations)?)?;
                 kernel.read(&mut program, &tensors, lines)?
             }
             [kind @ ("input" | "mask"), name, shape @ ..] if name.starts_with('"') => {
@@ -176,7 +176,7 @@ enum Stage {
 }
 
 /// A kernel, as far as it was read.
-struct Kernel {
+struct OpenKernel {
     number: usize,
     /// Along each axis of the grid. These are the first dimensions of a tile's tensor, then comes that of the loop.
     blocks: Vec<usize>,
@@ -188,8 +188,8 @@ struct Kernel {
     running: BTreeMap<usize, Vec<usize>>,
 }
 
-impl Kernel {
-    fn new(number: usize, blocks: Vec<usize>, iterations: usize) -> Result<Kernel, String> {
+impl OpenKernel {
+    fn new(number: usize, blocks: Vec<usize>, iterations: usize) -> Result<OpenKernel, String> {
         let all = blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
         if !all.is_some_and(|all| (1..=MAX_BLOCKS).contains(&all))
             || !(1..=3).contains(&blocks.len())
@@ -198,7 +198,7 @@ impl Kernel {
             return Err(format!("a grid of {blocks:?} with a loop of {iterations}"));
         }
         let (tiles, stages, running) = Default::default();
-        Ok(Kernel { number, blocks, iterations, tiles, stages, running })
+        Ok(OpenKernel { number, blocks, iterations, tiles, stages, running })
     }
 
     /// Dimensions that stand before those of a tile.

@@ -207,7 +207,7 @@ impl Modulus {
         Some(self.mul(self.integer(value.num()), self.inverse(self.integer(value.den()))?))
     }
 
-    /// Matrix products of a batch. Rows of the right operand are read in runs: with few rows on the left, memory decides the time.
+    /// Matrix products of a batch. Rows of the right operand are read in runs: with one to three rows on the left, memory decides the time.
     pub(crate) fn matmul(&self, lhs: &[u64], rhs: &[u64], out: &mut [u64], product: &MatrixProduct) {
         let &MatrixProduct { m, k, n, .. } = product;
         let (lhs, rhs) = (&lhs[product.lhs..][..m * k], &rhs[product.rhs..][..k * n]);
