@@ -262,7 +262,7 @@ impl Walk {
             let expected: Vec<usize> = dims.iter().zip(&node.shape).map(len).collect();
             let mut op = node.op.clone();
             match &mut op {
-                Op::Input { shape, .. } | Op::Causal { shape, .. } | Op::Below { shape, .. } => {
+                Op::Input { shape, .. } | Op::Compare { shape, .. } => {
                     shape.clone_from(&expected);
                 }
                 Op::Broadcast(shape) => {

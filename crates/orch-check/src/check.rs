@@ -82,44 +82,25 @@ struct Ask<'s> {
     /// Whole or cut programs, with their atoms.
     programs: [&'s Program; 2],
     atoms: [&'s Atoms; 2],
-    /// Tensors whose numbers are wanted.
-    numbers: [&'s BTreeSet<usize>; 2],
-    /// Outputs, too.
-    outputs: bool,
+    /// Tensors whose elements are wanted.
+    wanted: [&'s BTreeSet<usize>; 2],
 }
 
 /// What a program answered.
 struct Answer {
-    /// The elements of each output.
-    outputs: Vec<Vec<Residue>>,
-    /// The elements of tensors that were asked for, but for minus infinities.
+    /// The elements of tensors that were asked for.
     values: BTreeMap<usize, Vec<Residue>>,
     round: Round,
 }
 
 impl Answer {
-    /// The numbers of one kind of conditions; divisors may be negative.
+    /// The tensors and numbers of one kind of conditions, but for minus infinities; divisors may be negative.
     fn numbers(&self, tensors: &BTreeSet<(Condition, usize)>, kind: Condition) -> Vec<(usize, u64)> {
         let number =
             |x: &Residue| if kind == Condition::Divisor { canonical(self.round.p, x.p) } else { x.p };
-        let of =
-            |tensor: usize| self.values.get(&tensor).into_iter().flatten().map(move |x| (tensor, number(x)));
-        tensors
-            .iter()
-            .filter(|(condition, _)| *condition == kind)
-            .flat_map(|&(_, tensor)| of(tensor))
-            .collect()
-    }
-
-    /// The output and the element that differ first.
-    fn difference(&self, other: &Answer) -> Option<(usize, usize)> {
-        let differs = |(a, b): (&Residue, &Residue)| (a.p, a.weight) != (b.p, b.weight);
-        let of = |(a, b): (&Vec<Residue>, &Vec<Residue>)| a.iter().zip(b).position(differs);
-        self.outputs
-            .iter()
-            .zip(&other.outputs)
-            .enumerate()
-            .find_map(|(output, pair)| Some((output, of(pair)?)))
+        let finite = |tensor: usize| self.values[&tensor].iter().filter(|x| x.weight != 0);
+        let of_kind = tensors.iter().filter(|(condition, _)| *condition == kind).map(|(_, tensor)| *tensor);
+        of_kind.flat_map(|tensor| finite(tensor).map(move |x| (tensor, number(x)))).collect()
     }
 }
 
@@ -254,19 +235,25 @@ impl<'a> Pair<'a> {
     /// What a program answers in a round.
     fn ask(&self, at: usize, round: &Round, ask: Ask) -> Result<Answer, Stop> {
         let (program, mut round) = (ask.programs[at], round.clone());
-        let outputs: Vec<usize> =
-            self.outputs.iter().filter(|_| ask.outputs).map(|(_, ids)| ids[at]).collect();
-        let needs = needs(program, ask.atoms[at], ask.numbers[at].iter().chain(&outputs));
+        let needs = needs(program, ask.atoms[at], ask.wanted[at]);
         let wanted: Vec<bool> = needs.iter().map(|needs| needs.number || needs.exponent).collect();
         let mut domain = Residues::new(&mut round, &needs, &self.inputs[at]);
         let tensors = evaluate(&mut domain, program, &wanted)?;
-        let outputs = outputs.iter().map(|&id| elements(&mut domain, &tensors, program, id)).collect();
-        let mut values = BTreeMap::new();
-        for &id in ask.numbers[at] {
-            let all = elements(&mut domain, &tensors, program, id).into_iter();
-            values.insert(id, all.filter(|x| x.weight != 0).collect());
-        }
-        Ok(Answer { outputs, values, round })
+        let mut of = |&id: &usize| (id, elements(&mut domain, &tensors, program, id));
+        let values = ask.wanted[at].iter().map(&mut of).collect();
+        Ok(Answer { values, round })
+    }
+
+    /// The output and the element that differ first.
+    fn difference(&self, [own, other]: [&Answer; 2]) -> Option<(usize, usize)> {
+        let differs = |(a, b): (&Residue, &Residue)| (a.p, a.weight) != (b.p, b.weight);
+        let of = |ids: &[usize; 2]| own.values[&ids[0]].iter().zip(&other.values[&ids[1]]).position(differs);
+        self.outputs.iter().enumerate().find_map(|(output, (_, ids))| Some((output, of(ids)?)))
+    }
+
+    /// The tensors of outputs.
+    fn outputs(&self, at: usize) -> impl Iterator<Item = usize> {
+        self.outputs.iter().map(move |(_, ids)| ids[at])
     }
 
     /// What both programs answer: the candidate has to have a value where the program has.
@@ -288,29 +275,24 @@ impl<'a> Pair<'a> {
         round: &Round,
         seen: &mut Seen,
     ) -> Result<Option<(usize, usize)>, Stop> {
-        let numbers: [BTreeSet<usize>; 2] =
-            [0, 1].map(|at| self.conditions[at].iter().map(|(_, tensor)| *tensor).collect());
-        let ask = Ask {
-            programs: self.small.each_ref(),
-            atoms: atoms.each_ref(),
-            numbers: numbers.each_ref(),
-            outputs: true,
-        };
+        let wanted: [BTreeSet<usize>; 2] = [0, 1].map(|at| {
+            self.conditions[at].iter().map(|(_, tensor)| *tensor).chain(self.outputs(at)).collect()
+        });
+        let (programs, atoms) = (self.small.each_ref(), atoms.each_ref());
+        let ask = Ask { programs, atoms, wanted: wanted.each_ref() };
         let [own, other] = self.ask_both(round, ask)?;
-        if own.outputs.iter().chain(&other.outputs).flatten().any(|x| x.weight == 0) {
+        let is_infinite = |(at, answer): (usize, &Answer)| {
+            self.outputs(at).any(|id| answer.values[&id].iter().any(|x| x.weight == 0))
+        };
+        if [&own, &other].into_iter().enumerate().any(is_infinite) {
             return Err(Stop::Unsupported("an output may be minus infinity".into()));
         }
-        if let Some(difference) = own.difference(&other) {
+        if let Some(difference) = self.difference([&own, &other]) {
             return Ok(Some(difference));
         }
         self.check_defined(round, ask, [&own, &other], seen)?;
         seen.assumes_left |= own.round.assumes_left || other.round.assumes_left;
         Ok(None)
-    }
-
-    /// Along which dimensions of a tensor an element of an output depends on one index.
-    fn is_single(&self, at: usize, tensor: usize) -> Vec<bool> {
-        self.walk.classes(at, tensor).iter().map(Option::is_some).collect()
     }
 
     /// That the candidate is defined where the program is: what signs do not show is a number of the program that has to be
@@ -346,10 +328,11 @@ impl<'a> Pair<'a> {
             .iter()
             .filter(|(kind, tensor)| *kind == Condition::Divisor && self.facts[0][*tensor].is_masked_sum);
         let asked: [BTreeSet<usize>; 2] = [divisors.map(|(_, tensor)| *tensor).collect(), left];
-        let ask = Ask { numbers: asked.each_ref(), outputs: false, ..ask };
-        let [known, given] = self
-            .ask_both(&weights, ask)?
-            .map(|answer| answer.values.into_values().flatten().map(|x| x.p).collect::<HashSet<u64>>());
+        let finite = |answer: Answer| -> HashSet<u64> {
+            answer.values.into_values().flatten().filter(|x| x.weight != 0).map(|x| x.p).collect()
+        };
+        let ask = Ask { wanted: asked.each_ref(), ..ask };
+        let [known, given] = self.ask_both(&weights, ask)?.map(finite);
         if given.is_subset(&known) {
             Ok(())
         } else {
@@ -359,8 +342,8 @@ impl<'a> Pair<'a> {
 
     /// How many elements of a tensor an element of an output depends on, at most.
     fn elements(&self, at: usize, tensor: usize) -> f64 {
-        let extents = self.small[at].nodes[tensor].shape.iter().zip(self.is_single(at, tensor));
-        extents.filter(|(_, is_single)| !is_single).map(|(extent, _)| extent.len as f64).product()
+        let extents = self.small[at].nodes[tensor].shape.iter().zip(self.walk.classes(at, tensor));
+        extents.filter(|(_, class)| class.is_none()).map(|(extent, _)| extent.len as f64).product()
     }
 
     /// The logarithm to base 2 of the chance that programs that differ have passed so many rounds.
@@ -419,11 +402,12 @@ impl<'a> Pair<'a> {
             return Ok(None);
         }
         let round = Round::new(key.derived(u64::MAX), deadline);
-        let none = BTreeSet::new();
-        let ask = Ask { programs: self.whole, atoms: atoms.each_ref(), numbers: [&none; 2], outputs: true };
+        let wanted: [BTreeSet<usize>; 2] = [0, 1].map(|at| self.outputs(at).collect());
+        let ask = Ask { programs: self.whole, atoms: atoms.each_ref(), wanted: wanted.each_ref() };
         match self.ask_both(&round, ask) {
-            Ok([own, other]) => {
-                Ok(own.difference(&other).map(|at| self.differ(self.whole, key, deadline, at)))
+            Ok(answers) => {
+                let difference = self.difference(answers.each_ref());
+                Ok(difference.map(|at| self.differ(self.whole, key, deadline, at)))
             }
             Err(Stop::Undefined(_)) => Ok(None),
             Err(Stop::Unsupported(reason)) => Err(format!("at full extents: {reason}")),

@@ -119,7 +119,7 @@ pub fn fractions(program: &Program, exponentials: &[f64]) -> Vec<Fraction> {
         let extent = |dim: usize| program.nodes[node.args[0]].shape[dim].len as f64;
         all.push(match &node.op {
             Op::Input { .. } => Fraction::NUMBER,
-            Op::Causal { .. } | Op::Below { .. } => Fraction::default(),
+            Op::Compare { .. } => Fraction::default(),
             Op::Each(scalar) => applied(scalar, &args, exponentials[at]),
             Op::Reduce(Scalar::Sum, dim) => args[0].sum(extent(*dim)),
             Op::Reduce(_, _) => args[0].max(Fraction::NUMBER),

@@ -178,13 +178,10 @@ fn value<D: Domain>(
         Op::Input { is_mask, .. } => {
             Strided { elements: Elements::Input(at, *is_mask), first: 0, steps: steps(&own) }
         }
-        Op::Causal { offset, .. } => built(shape, zero, |index| {
-            let [.., row, column] = *index else { return zero };
-            if column as i128 <= row as i128 + i128::from(*offset) { one } else { zero }
+        Op::Compare { dim, with, offset, .. } => built(shape, zero, |index| {
+            let limit = offset + with.map_or(0, |with| index[with] as i128);
+            if index[*dim] as i128 <= limit { one } else { zero }
         }),
-        Op::Below { dim, limit, .. } => {
-            built(shape, zero, |index| if index[*dim] < *limit { one } else { zero })
-        }
         Op::Each(scalar) => {
             let mut items = Vec::new();
             built(shape, zero, |index| {

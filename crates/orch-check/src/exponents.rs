@@ -180,7 +180,7 @@ pub fn facts(program: &Program) -> Result<Vec<Facts>, String> {
         let mask = Facts { is_mask: true, is_masked_sum: true, ..nonnegative };
         let is_positive = same.is_nonnegative && any(|x| x.is_positive) && same.is_finite && is_some;
         known.push(match &node.op {
-            Op::Input { is_mask: true, .. } | Op::Causal { .. } | Op::Below { .. } => mask,
+            Op::Input { is_mask: true, .. } | Op::Compare { .. } => mask,
             Op::Input { .. } => number,
             Op::Each(Scalar::Exp) => {
                 Facts { is_positive: same.is_finite, is_masked_sum: true, ..nonnegative }

@@ -8,20 +8,13 @@ const MAX_BYTES: u64 = 8 << 20;
 const USAGE: &str = "usage: orchestrion-check FILE [--seed N] [--json]";
 
 fn main() -> ExitCode {
-    let answer = arguments().and_then(|arguments| run(&arguments));
-    answer.unwrap_or_else(|problem| {
+    run().unwrap_or_else(|problem| {
         eprintln!("error: {problem}");
         ExitCode::from(3)
     })
 }
 
-struct Arguments {
-    file: String,
-    seed: u128,
-    json: bool,
-}
-
-fn arguments() -> Result<Arguments, String> {
+fn run() -> Result<ExitCode, String> {
     let (mut file, mut seed, mut json) = (None, None, false);
     let mut given = std::env::args().skip(1);
     while let Some(argument) = given.next() {
@@ -35,27 +28,21 @@ fn arguments() -> Result<Arguments, String> {
             _ => file = Some(argument),
         }
     }
-    let seed = seed.unwrap_or_else(random_seed);
-    Ok(Arguments { file: file.ok_or(USAGE)?, seed, json })
-}
-
-fn run(arguments: &Arguments) -> Result<ExitCode, String> {
-    let Arguments { file, seed, json } = arguments;
+    let (file, seed) = (file.ok_or(USAGE)?, seed.unwrap_or_else(random_seed));
     let failed = |error: std::io::Error| format!("{file}: {error}");
-    if std::fs::metadata(file).map_err(failed)?.len() > MAX_BYTES {
+    if std::fs::metadata(&file).map_err(failed)?.len() > MAX_BYTES {
         return Err(format!("{file}: more than {MAX_BYTES} bytes"));
     }
-    let text = std::fs::read_to_string(file).map_err(failed)?;
+    let text = std::fs::read_to_string(&file).map_err(failed)?;
     let [program, candidate] = programs(&text).map_err(|problem| format!("{file}: {problem}"))?;
-    let verdict = check(&program, &candidate, *seed, MAX_TIME);
+    let verdict = check(&program, &candidate, seed, MAX_TIME);
     let (name, code) = verdict.name();
-    if *json {
+    if json {
         let details = match &verdict {
-            Verdict::Proved(proof) => serde_json::to_value(proof),
-            Verdict::Refuted(witness) => serde_json::to_value(witness),
-            Verdict::CannotSay(reason) => Ok(serde_json::json!({ "reason": reason })),
+            Verdict::Proved(proof) => serde_json::json!(proof),
+            Verdict::Refuted(witness) => serde_json::json!(witness),
+            Verdict::CannotSay(reason) => serde_json::json!({ "reason": reason }),
         };
-        let details = details.map_err(|error| error.to_string())?;
         let answer = serde_json::json!({ "verdict": name, "seed": seed.to_string(), "details": details });
         println!("{answer:#}");
     } else {

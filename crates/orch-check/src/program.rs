@@ -49,15 +49,11 @@ pub enum Op {
         is_mask: bool,
         shape: Vec<usize>,
     },
-    /// One where the last index is at most the one before it plus an offset, else zero.
-    Causal {
-        offset: i64,
-        shape: Vec<usize>,
-    },
-    /// One where the index along a dimension is below a limit, else zero.
-    Below {
+    /// One where the index along a dimension is at most an offset, plus the index along another dimension if one is named; else zero.
+    Compare {
         dim: usize,
-        limit: usize,
+        with: Option<usize>,
+        offset: i128,
         shape: Vec<usize>,
     },
     /// A function of elements, where extents of 1 are repeated.
@@ -203,7 +199,7 @@ impl Op {
     /// Where the dimensions of the result come from, if there is one.
     pub fn origins(&self, args: &[&[Extent]]) -> Option<Vec<Origin>> {
         let count = match self {
-            Op::Input { .. } | Op::Causal { .. } | Op::Below { .. } => 0,
+            Op::Input { .. } | Op::Compare { .. } => 0,
             Op::Matmul | Op::Each(Scalar::Sum | Scalar::Mul | Scalar::Largest | Scalar::Mask) => 2,
             Op::Concat(_) => args.len().max(1),
             _ => 1,
@@ -230,17 +226,13 @@ impl Op {
         let other = |len: usize| Origin::Other(Extent::new(len));
         match self {
             Op::Input { shape, .. } => Some(given(shape, Origin::Repeated)),
-            Op::Causal { shape, .. } | Op::Below { shape, .. } => {
-                let mut all = given(shape, Origin::Repeated);
-                let counted = match self {
-                    Op::Below { dim, .. } => *dim..dim.checked_add(1)?,
-                    _ => shape.len().checked_sub(2)?..shape.len(),
+            Op::Compare { dim, with, shape, .. } => {
+                let origin = |(at, &len): (usize, &usize)| match at == *dim || Some(at) == *with {
+                    true => other(len),
+                    false => Origin::Repeated(Extent::new(len)),
                 };
-                all.get_mut(counted.clone())?
-                    .iter_mut()
-                    .zip(counted)
-                    .for_each(|(own, at)| *own = other(shape[at]));
-                Some(all)
+                let is_there = [Some(*dim), *with].iter().flatten().all(|dim| *dim < shape.len());
+                is_there.then(|| shape.iter().enumerate().map(origin).collect())
             }
             Op::Each(_) => Some((0..rank).map(same).collect()),
             Op::Reduce(_, dim) => {
@@ -389,11 +381,6 @@ impl Program {
         }
         self.nodes.push(Node { op, args: args.to_vec(), shape, origins });
         Ok(self.nodes.len() - 1)
-    }
-
-    /// Adds a function of each element.
-    pub fn each(&mut self, scalar: Scalar, args: &[usize]) -> Result<usize, String> {
-        self.push(Op::Each(scalar), args)
     }
 
     /// The extent of a dimension, if there is one and it is even.

@@ -55,13 +55,45 @@ pub fn parse(text: &str) -> Result<Vec<Program>, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("a text of {} bytes; at most {MAX_BYTES} are read", text.len()));
     }
-    let mut reader = Reader::default();
-    for (number, line) in text.lines().enumerate() {
-        let read =
-            tokens(line).and_then(|tokens| if tokens.is_empty() { Ok(()) } else { reader.line(&tokens) });
-        read.map_err(|problem| format!("line {}: {problem}", number + 1))?;
+    let mut lines = Lines { rest: text.lines(), number: 0 };
+    programs(&mut lines).map_err(|problem| format!("line {}: {problem}", lines.number))
+}
+
+fn programs(lines: &mut Lines<'_>) -> Result<Vec<Program>, String> {
+    let mut programs = Vec::new();
+    while let Some(tokens) = lines.next()? {
+        let ["mugraph", name, "{"] = tokens[..] else { return Err("expected mugraph \"name\" {".into()) };
+        quoted(name)?;
+        programs.push(program(lines)?);
     }
-    if reader.open.is_some() { Err("the text ends before }".into()) } else { Ok(reader.programs) }
+    Ok(programs)
+}
+
+/// What is left of a text.
+struct Lines<'a> {
+    rest: std::str::Lines<'a>,
+    /// Of the last line that was read.
+    number: usize,
+}
+
+impl<'a> Lines<'a> {
+    /// The tokens of the next line that has some.
+    fn next(&mut self) -> Result<Option<Vec<&'a str>>, String> {
+        for line in self.rest.by_ref() {
+            self.number += 1;
+            let tokens = tokens(line)?;
+            if !tokens.is_empty() {
+                return Ok(Some(tokens));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The tokens of the next line of what is closed by a line of its own; `None` of that one.
+    fn inner(&mut self) -> Result<Option<Vec<&'a str>>, String> {
+        let tokens = self.next()?.ok_or("the text ends before }")?;
+        Ok(Some(tokens).filter(|tokens| *tokens != ["}"]))
+    }
 }
 
 /// The tokens of a line up to a comment; what stands in quotes is one.
@@ -92,96 +124,44 @@ fn split<'a>(
     Ok((name, &rest[..params], operands.collect::<Result<_, _>>()?))
 }
 
-#[derive(Default)]
-struct Reader {
-    programs: Vec<Program>,
-    open: Option<Open>,
-}
-
-/// A program that is not complete.
-#[derive(Default)]
-struct Open {
-    program: Program,
-    tensors: Vec<usize>,
-    kernels: usize,
-    kernel: Option<OpenKernel>,
-}
-
-impl Reader {
-    fn line(&mut self, tokens: &[&str]) -> Result<(), String> {
-        match (&mut self.open, tokens) {
-            (None, ["mugraph", name, "{"]) => {
-                quoted(name)?;
-                self.open = Some(Open::default());
-            }
-            (None, _) => return Err("expected mugraph \"name\" {".into()),
-            (Some(Open { kernel: None, program, .. }), ["}"]) => {
-                if program.outputs.is_empty() {
-                    return Err("no output".into());
-                }
-                self.programs.push(std::mem::take(program));
-                self.open = None;
-            }
-            (Some(open), tokens) => open.line(tokens)?,
-        }
-        Ok(())
-    }
-}
-
-impl Open {
-    fn line(&mut self, tokens: &[&str]) -> Result<(), String> {
-        let program = &mut self.program;
-        if let Some(kernel) = &mut self.kernel {
-            if tokens != ["}"] {
-                return kernel.line(program, &self.tensors, tokens);
-            }
-            let (defined, stored) = (std::mem::take(&mut kernel.defined), std::mem::take(&mut kernel.stored));
-            self.kernel = None;
-            return self.define(&defined.iter().map(String::as_str).collect::<Vec<_>>(), &stored);
-        }
-        if let ["output", name, tensor] = tokens {
+/// The program whose first line was read.
+fn program(lines: &mut Lines<'_>) -> Result<Program, String> {
+    let (mut program, mut tensors, mut kernels) = (Program::default(), Vec::new(), 0);
+    while let Some(tokens) = lines.inner()? {
+        if let ["output", name, tensor] = tokens[..] {
             let name = quoted(name)?;
             if program.outputs.iter().any(|(known, _)| *known == name) {
                 return Err(format!("a second output {name}"));
             }
-            program.outputs.push((name, named(tensor, 't', &self.tensors)?));
-            return Ok(());
+            program.outputs.push((name, named(tensor, 't', &tensors)?));
+            continue;
         }
         let at = tokens.iter().position(|token| *token == "=").ok_or("expected a definition")?;
-        let (defined, definition) = (&tokens[..at], &tokens[at + 1..]);
-        let tensor = match definition {
+        let made = match &tokens[at + 1..] {
             ["block", blocks @ .., "loop", iterations, "{"] => {
-                let defined = defined.iter().map(|&name| name.to_owned()).collect();
-                self.kernels += 1;
-                self.kernel =
-                    Some(OpenKernel::new(self.kernels, defined, numbers(blocks)?, number(iterations)?)?);
-                return Ok(());
+                kernels += 1;
+                let kernel = OpenKernel::new(kernels, numbers(blocks)?, number(iterations)?)?;
+                kernel.read(&mut program, &tensors, lines)?
             }
             [kind @ ("input" | "mask"), name, shape @ ..] if name.starts_with('"') => {
                 let (name, is_mask, shape) = (quoted(name)?, *kind == "mask", numbers(shape)?);
                 if program.inputs().any(|(_, known, ..)| known == name) {
                     return Err(format!("a second input {name}"));
                 }
-                program.push(Op::Input { name, is_mask, shape }, &[])?
+                vec![program.push(Op::Input { name, is_mask, shape }, &[])?]
             }
-            _ => {
-                let (name, params, args) = split(definition, 't', &self.tensors)?;
-                apply(program, (name, params), &args, 0)?
+            definition => {
+                let (name, params, args) = split(definition, 't', &tensors)?;
+                vec![apply(&mut program, (name, params), &args, 0)?]
             }
         };
-        self.define(defined, &[tensor])
-    }
-
-    fn define(&mut self, names: &[&str], tensors: &[usize]) -> Result<(), String> {
-        let first = self.tensors.len();
-        let expected: Vec<String> = (first..first + tensors.len()).map(|at| format!("t{at}")).collect();
-        self.tensors.extend(tensors);
-        if names == expected {
-            Ok(())
-        } else {
-            Err(format!("defines {}, expected {}", names.join(", "), expected.join(", ")))
+        let expected: Vec<String> = (tensors.len()..).take(made.len()).map(|at| format!("t{at}")).collect();
+        if tokens[..at] != expected {
+            return Err(format!("defines {}, expected {}", tokens[..at].join(", "), expected.join(", ")));
         }
+        tensors.extend(made);
     }
+    if program.outputs.is_empty() { Err("no output".into()) } else { Ok(program) }
 }
 
 /// When a tile is known.
@@ -195,11 +175,9 @@ enum Stage {
     After,
 }
 
-/// A kernel that is not complete.
+/// A kernel, as far as it was read.
 struct OpenKernel {
     number: usize,
-    /// What it is said to define.
-    defined: Vec<String>,
     /// Along each axis of the grid. These are the first dimensions of a tile's tensor, then comes that of the loop.
     blocks: Vec<usize>,
     iterations: usize,
@@ -208,16 +186,10 @@ struct OpenKernel {
     stages: BTreeMap<usize, Stage>,
     /// Of running maxima those of each iteration.
     running: BTreeMap<usize, Vec<usize>>,
-    stored: Vec<usize>,
 }
 
 impl OpenKernel {
-    fn new(
-        number: usize,
-        defined: Vec<String>,
-        blocks: Vec<usize>,
-        iterations: usize,
-    ) -> Result<OpenKernel, String> {
+    fn new(number: usize, blocks: Vec<usize>, iterations: usize) -> Result<OpenKernel, String> {
         let all = blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
         if !all.is_some_and(|all| (1..=MAX_BLOCKS).contains(&all))
             || !(1..=3).contains(&blocks.len())
@@ -225,8 +197,8 @@ impl OpenKernel {
         {
             return Err(format!("a grid of {blocks:?} with a loop of {iterations}"));
         }
-        let (tiles, stages, running, stored) = Default::default();
-        Ok(OpenKernel { number, defined, blocks, iterations, tiles, stages, running, stored })
+        let (tiles, stages, running) = Default::default();
+        Ok(OpenKernel { number, blocks, iterations, tiles, stages, running })
     }
 
     /// Dimensions that stand before those of a tile.
@@ -234,17 +206,35 @@ impl OpenKernel {
         self.blocks.len() + 1
     }
 
-    fn line(&mut self, program: &mut Program, tensors: &[usize], tokens: &[&str]) -> Result<(), String> {
-        let definition = match tokens {
-            ["store", tile, dims @ ..] => {
-                let tile = self.store(program, tile, dims)?;
-                self.stored.push(tile);
-                return Ok(());
+    /// Reads the lines of the kernel, and gives what it stores.
+    fn read(
+        mut self,
+        program: &mut Program,
+        tensors: &[usize],
+        lines: &mut Lines<'_>,
+    ) -> Result<Vec<usize>, String> {
+        let mut stored = Vec::new();
+        while let Some(tokens) = lines.inner()? {
+            match &tokens[..] {
+                ["store", tile, dims @ ..] => stored.push(self.store(program, tile, dims)?),
+                [name, "=", definition @ ..] if *name == format!("s{}", self.tiles.len()) => {
+                    let (tile, stage) = self.tile(program, tensors, definition)?;
+                    self.tiles.push(tile);
+                    self.stages.insert(tile, stage);
+                }
+                _ => return Err(format!("expected a store or the definition of s{}", self.tiles.len())),
             }
-            [name, "=", definition @ ..] if *name == format!("s{}", self.tiles.len()) => definition,
-            _ => return Err(format!("expected a store or the definition of s{}", self.tiles.len())),
-        };
-        let (tile, stage) = match definition {
+        }
+        Ok(stored)
+    }
+
+    fn tile(
+        &mut self,
+        program: &mut Program,
+        tensors: &[usize],
+        definition: &[&str],
+    ) -> Result<(usize, Stage), String> {
+        Ok(match definition {
             ["load", tensor, dims @ .., along] => {
                 let (tensor, along) = (named(tensor, 't', tensors)?, dim(along)?);
                 let rank = program.nodes[tensor].shape.len();
@@ -264,10 +254,7 @@ impl OpenKernel {
                 }
                 (apply(program, (name, params), &args, self.prefix())?, stage)
             }
-        };
-        self.tiles.push(tile);
-        self.stages.insert(tile, stage);
-        Ok(())
+        })
     }
 
     /// How the grid cuts a tensor, if it can.
@@ -400,7 +387,9 @@ fn apply(
             return Err(format!("{name} may not stand in a block"));
         }
         ("causal", [offset, shape @ ..]) => {
-            Op::Causal { offset: offset.parse().map_err(|_| unknown())?, shape: dims(shape)? }
+            let (offset, shape) = (offset.parse::<i64>().map_err(|_| unknown())?.into(), dims(shape)?);
+            let row = shape.len().checked_sub(2).ok_or_else(unknown)?;
+            Op::Compare { dim: row + 1, with: Some(row), offset, shape }
         }
         ("reshape", shape) => Op::Reshape(dims(shape)?),
         ("broadcast", shape) => Op::Broadcast(dims(shape)?),
@@ -417,7 +406,9 @@ fn apply(
             ("slice", &[dim, start, len]) => Op::Slice { dim: at(dim), start, len },
             ("repeat", &[dim, times]) => Op::Repeat { dim: at(dim), times },
             ("concat", &[dim]) => Op::Concat(at(dim)),
-            ("below", &[dim, limit, ref shape @ ..]) => Op::Below { dim, limit, shape: shape.to_vec() },
+            ("below", &[dim, limit, ref shape @ ..]) => {
+                Op::Compare { dim, with: None, offset: limit as i128 - 1, shape: shape.to_vec() }
+            }
             _ => return Err(unknown()),
         },
     };

@@ -88,17 +88,13 @@ impl<T: Copy> Array<T> {
     /// The elements in some ranges: start and length per dimension.
     pub fn slice(&self, ranges: &[(usize, usize)]) -> Array<T> {
         let shape: Vec<usize> = ranges.iter().map(|&(_, len)| len).collect();
-        let Some((&(start, len), outer)) = ranges.split_last() else { return self.clone() };
+        let Some((&(_, len), outer)) = ranges.split_last() else { return self.clone() };
         let mut data = Vec::with_capacity(crate::op::elems(&shape));
         if crate::op::elems(&shape) > 0 {
-            let row = self.shape[self.shape.len() - 1];
-            for index in crate::tiling::indices(&shape[..outer.len()]) {
-                let at = outer
-                    .iter()
-                    .zip(&index)
-                    .zip(&self.shape)
-                    .fold(0, |flat, ((&(first, _), &i), &extent)| flat * extent + first + i);
-                data.extend_from_slice(&self.data[at * row + start..at * row + start + len]);
+            let steps = strides(&self.shape);
+            let first: usize = ranges.iter().zip(&steps).map(|((start, _), step)| start * step).sum();
+            for at in walk(&shape[..outer.len()], &steps[..outer.len()]) {
+                data.extend_from_slice(&self.data[first + at..][..len]);
             }
         }
         Array { shape, data }
@@ -142,9 +138,8 @@ impl<T: Copy> Array<T> {
     pub fn transpose(&self, perm: &[usize]) -> Array<T> {
         let shape: Vec<usize> = perm.iter().map(|&dim| self.shape[dim]).collect();
         let strides = strides(&self.shape);
-        let flat =
-            |index: Vec<usize>| index.iter().zip(perm).map(|(i, &dim)| i * strides[dim]).sum::<usize>();
-        let data = crate::tiling::indices(&shape).map(|index| self.data[flat(index)]).collect();
+        let steps: Vec<usize> = perm.iter().map(|&dim| strides[dim]).collect();
+        let data = walk(&shape, &steps).map(|at| self.data[at]).collect();
         Array { shape, data }
     }
 }
@@ -159,14 +154,19 @@ pub fn strides(shape: &[usize]) -> Vec<usize> {
 }
 
 /// For each element of `shape`, in order, the flat position in an array whose extents of 1 are repeated to it.
-pub fn repeated(own: &[usize], shape: &[usize]) -> impl Iterator<Item = usize> {
+pub fn repeated(own: &[usize], shape: &[usize]) -> impl Iterator<Item = usize> + use<> {
     let mut steps = strides(own);
     for (step, &extent) in steps.iter_mut().zip(own) {
         if extent == 1 {
             *step = 0;
         }
     }
-    let shape = shape.to_vec();
+    walk(shape, &steps)
+}
+
+/// For each index below `shape`, in order, the sum of `steps` as often as it says.
+fn walk(shape: &[usize], steps: &[usize]) -> impl Iterator<Item = usize> + use<> {
+    let (shape, steps) = (shape.to_vec(), steps.to_vec());
     let mut index = vec![0; shape.len()];
     let mut at = 0;
     (0..crate::op::elems(&shape)).map(move |_| {

@@ -4,6 +4,7 @@ use crate::graph::{Accumulation, BlockGraph, MuGraph, Node, TensorId, TileNode};
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use crate::rational::Rational;
 use crate::tiling::{Stage, indices, ranges, stages};
+use rustc_hash::FxHashMap;
 
 /// Where an operator stands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -46,6 +47,11 @@ pub trait Domain {
     /// The value as it is kept between kernels.
     fn stored(&mut self, value: Self::Value) -> Self::Value {
         value
+    }
+
+    /// True if an operator gives the same of the same values in every block.
+    fn is_alike_in_blocks(&self) -> bool {
+        true
     }
 
     /// The running maximum after one more iteration.
@@ -144,10 +150,21 @@ fn kernel<D: Domain>(
     values: &[Option<D::Value>],
 ) -> Result<Vec<D::Value>, EvalError> {
     let stages = stages(block).map_err(|e| EvalError::Unsupported(e.to_string()))?;
+    let repeats = Repeats::of(block, domain.is_alike_in_blocks());
+    let mut known = Known::default();
     let mut tiles: Vec<Vec<D::Value>> = vec![Vec::new(); block.stores.len()];
     for (number, index) in indices(&block.grid).enumerate() {
-        let run = Run { graph, block, stages: &stages, values, index, first, number: number as u32 };
-        let results = run.tiles(domain)?;
+        let run = Run {
+            graph,
+            block,
+            stages: &stages,
+            repeats: &repeats,
+            values,
+            index,
+            first,
+            number: number as u32,
+        };
+        let results = run.tiles(domain, &mut known)?;
         for (store, tiles) in block.stores.iter().zip(&mut tiles) {
             let tile = results[store.tile.index()].clone();
             tiles.push(tile.ok_or_else(|| EvalError::Unsupported(format!("{} has no value", store.tile)))?);
@@ -166,11 +183,51 @@ fn kernel<D: Domain>(
     Ok(tiles.into_iter().zip(&block.stores).map(join).collect())
 }
 
+/// Which tiles are the same in several blocks: those that no load makes depend on the block's index along some axis of the grid.
+struct Repeats {
+    /// Of each tile the axes of more than one block that it depends on.
+    axes: Vec<Vec<bool>>,
+    /// True of tiles that one reads which depends on more axes, or that are stored.
+    is_kept: Vec<bool>,
+}
+
+/// Values of tiles that further blocks read: by tile, the first block that has it, and iteration.
+type Known<V> = FxHashMap<(usize, u32, usize), V>;
+
+impl Repeats {
+    /// `are_alike`: blocks may share values.
+    fn of(block: &BlockGraph, are_alike: bool) -> Repeats {
+        let all: Vec<bool> = block.grid.iter().map(|&blocks| blocks > 1).collect();
+        let mut axes: Vec<Vec<bool>> = Vec::with_capacity(block.nodes.len());
+        let mut is_kept = vec![false; block.nodes.len()];
+        for node in &block.nodes {
+            let own: Vec<bool> = match node {
+                _ if !are_alike => all.clone(),
+                TileNode::Load { grid, .. } => {
+                    all.iter().zip(grid).map(|(&several, dim)| several && dim.is_some()).collect()
+                }
+                node => {
+                    (0..all.len()).map(|axis| node.args().iter().any(|arg| axes[arg.index()][axis])).collect()
+                }
+            };
+            for arg in node.args() {
+                is_kept[arg.index()] |= axes[arg.index()] != own;
+            }
+            axes.push(own);
+        }
+        for store in &block.stores {
+            is_kept[store.tile.index()] |= axes[store.tile.index()] != all;
+        }
+        Repeats { axes, is_kept }
+    }
+}
+
 /// One block.
 struct Run<'a, V> {
     graph: &'a MuGraph,
     block: &'a BlockGraph,
     stages: &'a [Stage],
+    repeats: &'a Repeats,
     values: &'a [Option<V>],
     index: Vec<usize>,
     first: TensorId,
@@ -178,7 +235,42 @@ struct Run<'a, V> {
 }
 
 impl<V: Clone> Run<'_, V> {
-    fn tiles<D: Domain<Value = V>>(&self, domain: &mut D) -> Result<Vec<Option<V>>, EvalError> {
+    /// The first block that has the same tile, and whether this is the last one.
+    fn shared(&self, position: usize) -> (u32, bool) {
+        let (mut first, mut is_last) = (0, true);
+        for ((&at, &blocks), &depends) in
+            self.index.iter().zip(&self.block.grid).zip(&self.repeats.axes[position])
+        {
+            first = first * blocks as u32 + if depends { at as u32 } else { 0 };
+            is_last &= depends || at + 1 == blocks;
+        }
+        (first, is_last)
+    }
+
+    /// A tile in an iteration: as an earlier block has it, or new. `None` if an earlier block has it and none reads it here.
+    fn known_or(
+        &self,
+        known: &mut Known<V>,
+        (position, iteration): (usize, usize),
+        new: impl FnOnce() -> Result<V, EvalError>,
+    ) -> Result<Option<V>, EvalError> {
+        let (first, is_last) = self.shared(position);
+        let key = (position, first, iteration);
+        if first != self.number {
+            return Ok(if is_last { known.remove(&key) } else { known.get(&key).cloned() });
+        }
+        let value = new()?;
+        if self.repeats.is_kept[position] && !is_last {
+            known.insert(key, value.clone());
+        }
+        Ok(Some(value))
+    }
+
+    fn tiles<D: Domain<Value = V>>(
+        &self,
+        domain: &mut D,
+        known: &mut Known<V>,
+    ) -> Result<Vec<Option<V>>, EvalError> {
         let count = self.block.nodes.len();
         let mut tiles: Vec<Option<V>> = vec![None; count];
         // Of an accumulator what it holds so far.
@@ -198,8 +290,9 @@ impl<V: Clone> Run<'_, V> {
                 let accumulates = matches!(self.block.nodes[position], TileNode::Accumulate { .. });
                 if wanted {
                     let running = before[position].as_ref();
-                    tiles[position] = Some(self.tile(domain, position, iteration, &tiles, running)?);
-                } else if accumulates {
+                    let new = || self.tile(domain, position, iteration, &tiles, running);
+                    tiles[position] = self.known_or(known, (position, iteration), new)?;
+                } else if accumulates && self.shared(position).0 == self.number {
                     let sum = self.accumulate(domain, position, iteration, (&tiles, &before), &sums)?;
                     sums[position] = Some(sum);
                 }
@@ -210,13 +303,15 @@ impl<V: Clone> Run<'_, V> {
                 continue;
             }
             let site = self.site(position, last);
-            tiles[position] = Some(match (&self.block.nodes[position], sums[position].take()) {
+            let sum = sums[position].take();
+            let new = || match (&self.block.nodes[position], sum) {
                 (TileNode::Accumulate { how: Accumulation::Max, tile }, Some(sum)) => {
-                    domain.final_max(Site { tile: Some(tile.0), ..site }, sum)?
+                    domain.final_max(Site { tile: Some(tile.0), ..site }, sum)
                 }
-                (_, Some(sum)) => sum,
-                (_, None) => self.tile(domain, position, last, &tiles, None)?,
-            });
+                (_, Some(sum)) => Ok(sum),
+                (_, None) => self.tile(domain, position, last, &tiles, None),
+            };
+            tiles[position] = self.known_or(known, (position, last), new)?;
         }
         Ok(tiles)
     }
@@ -355,4 +450,66 @@ pub fn rms_norm(shape: &[usize], eps: Rational) -> Result<Vec<(Op, Vec<usize>)>,
     steps.push((Op::Unary(UnaryFn::Sqrt), vec![steps.len()]));
     steps.push((Op::Binary(BinaryFn::Div), vec![0, steps.len()]));
     Ok(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::Array;
+    use crate::floats::{Floats, Precision};
+
+    /// Floating-point numbers, with a count of operators that are applied.
+    struct Counted {
+        floats: Floats,
+        are_alike: bool,
+        applied: usize,
+    }
+
+    impl Domain for Counted {
+        type Value = Array<f64>;
+
+        fn is_alike_in_blocks(&self) -> bool {
+            self.are_alike
+        }
+
+        fn apply(&mut self, site: Site, op: &Op, args: &[&Array<f64>]) -> Result<Array<f64>, EvalError> {
+            self.applied += 1;
+            self.floats.apply(site, op, args)
+        }
+
+        fn slice(&self, value: &Array<f64>, ranges: &[(usize, usize)]) -> Array<f64> {
+            self.floats.slice(value, ranges)
+        }
+
+        fn concat(&self, parts: &[Array<f64>], dim: usize) -> Array<f64> {
+            self.floats.concat(parts, dim)
+        }
+    }
+
+    #[test]
+    fn tiles_that_blocks_share_are_computed_once() {
+        // Uneven blocks; a running maximum and what it scales depend on rows alone, their product with columns on both.
+        let text = "mugraph \"p\" {\n t0 = input \"x\" [5, 12]\n t1 = input \"w\" [12, 7]\n t2 = block [2, 3] loop 4 {\n \
+                    s0 = load t0 [0, -] 1\n s1 = load t1 [-, 1] 0\n s2 = largest(1) s0\n s3 = running_max s2\n \
+                    s4 = guard s3\n s5 = sub s0, s4\n s6 = exp s5\n s7 = matmul s6, s1\n s8 = accumulate rescaled s3 1 s7\n \
+                    s9 = sum(1) s6\n s10 = accumulate rescaled s3 1 s9\n s11 = square s10\n s12 = div s8, s11\n \
+                    store s12 [0, 1]\n }\n output \"o\" t2\n}\n";
+        let graph = crate::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        let inputs: Vec<Array<f64>> = graph
+            .inputs()
+            .map(|(id, ..)| Array::from_fn(graph.shape(id), |at| f64::sin(at as f64)))
+            .collect();
+        let run = |are_alike| {
+            let floats = Floats { precision: Precision::F64 };
+            let mut domain = Counted { floats, are_alike, applied: 0 };
+            (outputs(&mut domain, &graph, &inputs).unwrap_or_else(|error| panic!("{error}")), domain.applied)
+        };
+        let ((shared, few), (apart, many)) = (run(true), run(false));
+        assert_eq!(shared, apart);
+        // In two rows of blocks, of three each: in an iteration five operators and, after the first, a maximum and a rescaled sum
+        // of rows; the product and its rescaled sum in each block.
+        let of_rows = 4 * 5 + 3 * (1 + 6) + 1;
+        let of_blocks = 4 + 3 * 6 + 1;
+        assert_eq!((few, many), (2 * (of_rows + 3 * of_blocks), 6 * (of_rows + of_blocks)));
+    }
 }

@@ -108,9 +108,6 @@ pub enum SuperoptimizeError {
 /// Candidates that are looked at for a stable form after as many without one as are to be proved.
 const STABLE_TRIES: usize = 16;
 
-/// States between two looks at whether to go on.
-const STATES: u64 = 200_000;
-
 impl Proved {
     /// The µGraph.
     ///
@@ -422,16 +419,11 @@ fn search_once(
     goes_on: &GoesOn<'_>,
 ) -> Result<Option<(Vec<Found>, SearchReport)>, SuperoptimizeError> {
     let search = Search::new(program, &options.search).map_err(SuperoptimizeError::Outside)?;
-    let (mut progress, mut left) = (Progress::default(), options.states);
-    loop {
-        let states = left.min(STATES);
-        let outcome = search.resume(&mut progress, Allowance { states, goes_on });
-        match outcome.map_err(SuperoptimizeError::Outside)? {
-            Outcome::Finished(found, report) => return Ok(Some((found, report))),
-            Outcome::Paused if !goes_on() => return Err(SuperoptimizeError::Interrupted),
-            Outcome::Paused if left <= states => return Ok(None),
-            Outcome::Paused => left -= states,
-        }
+    let outcome = search.resume(&mut Progress::default(), Allowance { states: options.states, goes_on });
+    match outcome.map_err(SuperoptimizeError::Outside)? {
+        Outcome::Finished(found, report) => Ok(Some((found, report))),
+        Outcome::Paused if !goes_on() => Err(SuperoptimizeError::Interrupted),
+        Outcome::Paused => Ok(None),
     }
 }
 

@@ -3,7 +3,10 @@
 
 use super::{PLENTY, is_proved};
 use orch_check::{Program, check, parse};
-use orch_mugraph::{MuGraph, Precision, array::Array, interpret};
+use orch_mugraph::array::Array;
+use orch_mugraph::eval::{Domain, EvalError, Site, outputs};
+use orch_mugraph::floats::Floats;
+use orch_mugraph::{MuGraph, Op, Precision, UnaryFn};
 use std::path::Path;
 
 /// A program and a right candidate.
@@ -176,13 +179,49 @@ fn inputs(graph: &MuGraph, random: &mut Random, scale: f64) -> Vec<Array<f64>> {
     inputs
 }
 
+/// Floating-point numbers, which note where one is so small that a product of two such may be zero.
+struct Watched {
+    floats: Floats,
+    underflows: bool,
+}
+
+/// Of what is smaller the product with itself is not exact.
+const SMALL: f64 = 1e-150;
+
+impl Domain for Watched {
+    type Value = Array<f64>;
+
+    fn apply(&mut self, site: Site, op: &Op, args: &[&Array<f64>]) -> Result<Array<f64>, EvalError> {
+        let result = self.floats.apply(site, op, args)?;
+        let is_exp = *op == Op::Unary(UnaryFn::Exp);
+        let is_small = |(at, x): (usize, &f64)| match is_exp {
+            true => x.abs() < SMALL && args[0].data[at].is_finite(),
+            false => *x != 0.0 && x.abs() < SMALL,
+        };
+        self.underflows |= result.data.iter().enumerate().any(is_small);
+        Ok(result)
+    }
+
+    fn slice(&self, value: &Array<f64>, ranges: &[(usize, usize)]) -> Array<f64> {
+        self.floats.slice(value, ranges)
+    }
+
+    fn concat(&self, parts: &[Array<f64>], dim: usize) -> Array<f64> {
+        self.floats.concat(parts, dim)
+    }
+}
+
 /// True if floating-point numbers show that the outputs differ by more than rounding, where the program's are finite. What
-/// is not finite in the candidate counts where numbers are small: elsewhere it may have overflowed.
+/// is not finite in the candidate counts where numbers are small: elsewhere it may have overflowed. Where numbers of one underflow nothing
+/// counts: `e^(x - e^m)` loses what `x` is where `e^m` is large, and cancels in a quotient whatever `m` is.
 pub fn is_wrong(program: &MuGraph, candidate: &MuGraph, random: &mut Random) -> bool {
     [0.3, 1.0, 3.0].into_iter().any(|magnitude| {
         let inputs = inputs(program, random, magnitude);
-        let run = |graph| interpret(graph, &inputs, Precision::F64);
-        let (Ok(expected), Ok(given)) = (run(program), run(candidate)) else { return false };
+        let run = |graph| {
+            let mut domain = Watched { floats: Floats { precision: Precision::F64 }, underflows: false };
+            outputs(&mut domain, graph, &inputs).ok().filter(|_| !domain.underflows)
+        };
+        let (Some(expected), Some(given)) = (run(program), run(candidate)) else { return false };
         expected.iter().zip(&given).any(|(expected, given)| {
             let finite = expected.data.iter().filter(|x| x.is_finite());
             let scale = finite.fold(1e-3, |scale: f64, x| scale.max(x.abs()));

@@ -10,7 +10,7 @@ use super::tile::{Dim, Sketch, SketchStep, Source, Structure, TileOp};
 use crate::op::{BinaryFn, UnaryFn};
 use crate::rational::Rational;
 use crate::tiling::Stage;
-use egg::Id;
+use egg::{Id, Language};
 use rustc_hash::FxHashMap;
 
 /// The sketches of a structure from some sources with the fewest operators, and with one more; all of up to `limits.ops`
@@ -81,7 +81,7 @@ pub fn reaches(
         let from = std::mem::replace(&mut seen, search.tiles.len());
         for (_, tile) in search.next_tiles(from) {
             if !search.has(&tile) {
-                search.tiles.push(tile);
+                search.push(tile);
             }
         }
         if search.tiles.len() == seen {
@@ -131,6 +131,8 @@ struct Search<'a> {
     goal: &'a Goal<'a>,
     limits: &'a BlockLimits,
     tiles: Vec<SketchTile>,
+    /// The tiles of each class, the oldest first.
+    by_class: FxHashMap<Id, Vec<usize>>,
     counts: Counts,
     found: Vec<Sketch>,
     /// Classes of terms that are no part of the target, where such are followed.
@@ -153,8 +155,20 @@ impl<'a> Search<'a> {
             Some(SketchTile { class: source.class, dims, stage, step: SketchStep::Load(at), readers: 0 })
         };
         let tiles = sources.iter().enumerate().map(load).collect::<Option<Vec<SketchTile>>>()?;
-        let (counts, found, foreign) = (Counts::default(), Vec::new(), FxHashMap::default());
-        Some(Search { algebra, structure, sources, goal, limits, tiles, counts, found, foreign })
+        let mut search = Search {
+            algebra,
+            structure,
+            sources,
+            goal,
+            limits,
+            tiles: Vec::new(),
+            by_class: FxHashMap::default(),
+            counts: Counts::default(),
+            found: Vec::new(),
+            foreign: FxHashMap::default(),
+        };
+        tiles.into_iter().for_each(|tile| search.push(tile));
+        Some(search)
     }
 
     /// All states that operators lead to from this one; false if `goes_on` says no.
@@ -193,9 +207,9 @@ impl<'a> Search<'a> {
             }
             let args = operands(&tile.step);
             args.iter().for_each(|&arg| self.tiles[arg].readers += 1);
-            self.tiles.push(tile);
+            self.push(tile);
             let is_done = self.visit(if self.limits.canonical_order { key } else { (0, 0, 0) }, goes_on);
-            self.tiles.pop();
+            self.pop();
             args.iter().for_each(|&arg| self.tiles[arg].readers -= 1);
             if !is_done {
                 return false;
@@ -206,9 +220,11 @@ impl<'a> Search<'a> {
 
     /// True if there is a tile of this value, known no later.
     fn has(&self, tile: &SketchTile) -> bool {
-        self.tiles
-            .iter()
-            .any(|known| known.class == tile.class && known.dims == tile.dims && known.stage <= tile.stage)
+        let is_it = |at: &usize| {
+            let known = &self.tiles[*at];
+            known.dims == tile.dims && known.stage <= tile.stage
+        };
+        self.by_class.get(&tile.class).is_some_and(|tiles| tiles.iter().any(is_it))
     }
 
     /// The dimensions of the tensor that blocks store a tile to, and the dimension of each grid index; `None` if they cannot.
@@ -300,9 +316,9 @@ impl<'a> Search<'a> {
             self.norms(at, &mut next);
             self.constants(at, &mut next);
             if self.limits.abstract_expressions {
-                let parents: Vec<(Term, Id)> = self.algebra.parents(self.tiles[at].class).to_vec();
-                for (term, class) in parents {
-                    self.parent(at, &term, class, &mut next);
+                let algebra = self.algebra;
+                for (term, class) in algebra.parents(self.tiles[at].class) {
+                    self.parent(at, term, *class, &mut next);
                 }
             } else {
                 self.everything(at, &mut next);
@@ -321,12 +337,12 @@ impl<'a> Search<'a> {
         {
             self.unary(at, UnaryFn::Square, class, next);
         }
-        let unary = UnaryFn::NAMES
-            .iter()
-            .map(|(f, _)| *f)
-            .find(|f| *f != UnaryFn::Square && Term::unary(*f, own).as_ref() == Some(term));
-        if let Some(f) = unary {
-            self.unary(at, f, class, next);
+        if term.children().len() == 1 {
+            let mut functions = UnaryFn::NAMES.iter().map(|(f, _)| *f);
+            if let Some(f) = functions.find(|f| Term::unary(*f, own).as_ref() == Some(term)) {
+                self.unary(at, f, class, next);
+            }
+            return;
         }
         if let Term::Rope(args) = term {
             return self.rope(at, *args, class, next);
@@ -339,14 +355,30 @@ impl<'a> Search<'a> {
             Term::Mask(args) => (BinaryFn::Mask, *args),
             _ => return,
         };
-        for other in 0..=at {
-            let theirs = self.tiles[other].class;
-            if (own, theirs) == (a, b) {
-                self.binary(f, (at, other), class, next);
-            }
-            if (theirs, own) == (a, b) && other != at && !(f.commutes() && own == theirs) {
+        for other in self.older(own == a, b, at) {
+            self.binary(f, (at, other), class, next);
+        }
+        for other in self.older(own == b && !(f.commutes() && a == b), a, at) {
+            if other != at {
                 self.binary(f, (other, at), class, next);
             }
+        }
+    }
+
+    /// Tiles of a class up to `at`, if they are wanted.
+    fn older(&self, are_wanted: bool, class: Id, at: usize) -> Vec<usize> {
+        let tiles = if are_wanted { self.by_class.get(&class).map_or(&[][..], Vec::as_slice) } else { &[] };
+        tiles[..tiles.partition_point(|tile| *tile <= at)].to_vec()
+    }
+
+    fn push(&mut self, tile: SketchTile) {
+        self.by_class.entry(tile.class).or_default().push(self.tiles.len());
+        self.tiles.push(tile);
+    }
+
+    fn pop(&mut self) {
+        if let Some(tiles) = self.tiles.pop().and_then(|tile| self.by_class.get_mut(&tile.class)) {
+            tiles.pop();
         }
     }
 
@@ -424,33 +456,35 @@ impl<'a> Search<'a> {
 
     /// Sums along dimensions, and over the iterations.
     fn sums(&mut self, at: usize, next: &mut Vec<(Key, SketchTile)>) {
-        let SketchTile { class, dims, stage, step, .. } = self.tiles[at].clone();
-        for (dim, own) in dims.iter().enumerate() {
+        let SketchTile { class, stage, .. } = self.tiles[at];
+        for dim in 0..self.tiles[at].dims.len() {
+            let own = self.tiles[at].dims[dim];
             let outer = own.outer.map(|atom| (atom, TileOp::SumOuter(dim)));
             let inner = own.inner.filter(|_| own.outer.is_none()).map(|atom| (atom, TileOp::Sum(dim)));
             for (atom, op) in outer.into_iter().chain(inner) {
                 let Some(class) = self.sum(class, atom.label, atom.parts) else { continue };
-                let mut dims = dims.clone();
-                dims[dim] = if own.outer.is_some() { Dim { outer: None, ..*own } } else { Dim::default() };
+                let mut dims = self.tiles[at].dims.clone();
+                dims[dim] = if own.outer.is_some() { Dim { outer: None, ..own } } else { Dim::default() };
                 let step = SketchStep::Op(op, vec![at]);
                 next.push(((at, 2 + dim, 0), SketchTile { class, dims, stage, step, readers: 0 }));
             }
         }
         let Some(label) = self.structure.looped.filter(|_| stage == Stage::Loop) else { return };
+        let SketchTile { dims, step, .. } = &self.tiles[at];
         if matches!(step, SketchStep::Load(_))
             || dims.iter().flat_map(|dim| dim.atoms()).any(|atom| atom.label == label)
         {
             return self.counts.prune("accumulated as loaded");
         }
         if let Some(class) = self.sum(class, label, self.structure.loop_parts(label)) {
-            let tile =
-                SketchTile { class, dims, stage: Stage::After, step: SketchStep::Accumulate(at), readers: 0 };
+            let (dims, step) = (self.tiles[at].dims.clone(), SketchStep::Accumulate(at));
+            let tile = SketchTile { class, dims, stage: Stage::After, step, readers: 0 };
             next.push(((at, 1, 0), tile));
         }
     }
 
     fn constants(&mut self, at: usize, next: &mut Vec<(Key, SketchTile)>) {
-        let SketchTile { class: own, dims, stage, .. } = self.tiles[at].clone();
+        let SketchTile { class: own, stage, .. } = self.tiles[at];
         let algebra = self.algebra;
         for (position, (op, constant)) in algebra.constants.iter().enumerate() {
             if algebra.constants[..position].iter().any(|(_, known)| known == constant) {
@@ -462,11 +496,9 @@ impl<'a> Search<'a> {
                 Term::Add([*constant, own])
             };
             let Some(class) = self.class(term, 0) else { continue };
-            let step = SketchStep::Op(TileOp::Constant(position), vec![at]);
-            next.push((
-                (at, 60 + position, 0),
-                SketchTile { class, dims: dims.clone(), stage, step, readers: 0 },
-            ));
+            let (dims, step) =
+                (self.tiles[at].dims.clone(), SketchStep::Op(TileOp::Constant(position), vec![at]));
+            next.push(((at, 60 + position, 0), SketchTile { class, dims, stage, step, readers: 0 }));
         }
     }
 
@@ -525,7 +557,7 @@ impl<'a> Search<'a> {
 
     /// Norms along a last dimension that is whole.
     fn norms(&mut self, at: usize, next: &mut Vec<(Key, SketchTile)>) {
-        let SketchTile { class: own, dims, stage, .. } = self.tiles[at].clone();
+        let SketchTile { class: own, ref dims, stage, .. } = self.tiles[at];
         let Some(last) = dims.last().filter(|dim| dim.outer.is_none()).and_then(|dim| dim.inner) else {
             return;
         };

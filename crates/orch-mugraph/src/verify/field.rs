@@ -98,6 +98,12 @@ pub struct Modulus {
 /// Products of two residues that fit in 128 bits together.
 const LAZY: usize = 64;
 
+/// Columns of a matrix product whose sums are in registers.
+const GROUP: usize = 4;
+
+/// Groups of columns of so many rows of the right operand that stay in the first cache.
+const GROUPS: usize = 8;
+
 impl Modulus {
     /// A modulus; see the type for which there are.
     pub fn new(prime: u64) -> Modulus {
@@ -201,32 +207,33 @@ impl Modulus {
         Some(self.mul(self.integer(value.num()), self.inverse(self.integer(value.den()))?))
     }
 
-    /// Matrix products of a batch.
+    /// Matrix products of a batch. Rows of the right operand are read in runs: with one to three rows on the left, memory decides the time.
     pub(crate) fn matmul(&self, lhs: &[u64], rhs: &[u64], out: &mut [u64], product: &MatrixProduct) {
-        const WIDTH: usize = 4;
         let &MatrixProduct { m, k, n, .. } = product;
         let (lhs, rhs) = (&lhs[product.lhs..][..m * k], &rhs[product.rhs..][..k * n]);
         let out = &mut out[product.out..][..m * n];
-        // The part of the right operand that is in use, columns of WIDTH side by side.
-        let mut panel = vec![[0u64; WIDTH]; LAZY];
-        for first in (0..n).step_by(WIDTH) {
-            let width = WIDTH.min(n - first);
-            for start in (0..k).step_by(LAZY) {
-                let depth = LAZY.min(k - start);
+        // The part of the right operand that is in use, row by row, each in groups of columns.
+        let mut panel = vec![[[0u64; GROUP]; GROUPS]; LAZY];
+        for start in (0..k).step_by(LAZY) {
+            let depth = LAZY.min(k - start);
+            for first in (0..n).step_by(GROUP * GROUPS) {
+                let width = (GROUP * GROUPS).min(n - first);
                 for (l, row) in panel[..depth].iter_mut().enumerate() {
-                    let from = (start + l) * n + first;
-                    row[..width].copy_from_slice(&rhs[from..from + width]);
-                    row[width..].fill(0);
+                    row.as_flattened_mut()[..width].copy_from_slice(&rhs[(start + l) * n + first..][..width]);
                 }
                 for i in 0..m {
-                    let mut sums = [0u128; WIDTH];
-                    for (&factor, row) in lhs[i * k + start..][..depth].iter().zip(&panel[..depth]) {
-                        for (sum, &x) in sums.iter_mut().zip(row) {
-                            *sum += u128::from(factor) * u128::from(x);
+                    let factors = &lhs[i * k + start..][..depth];
+                    let sums = out[i * n + first..][..width].chunks_mut(GROUP);
+                    for (group, slots) in sums.enumerate() {
+                        let mut sums = [0u128; GROUP];
+                        for (&factor, row) in factors.iter().zip(&panel[..depth]) {
+                            for (sum, &x) in sums.iter_mut().zip(&row[group]) {
+                                *sum += u128::from(factor) * u128::from(x);
+                            }
                         }
-                    }
-                    for (slot, sum) in out[i * n + first..][..width].iter_mut().zip(sums) {
-                        *slot = self.add(*slot, self.reduce(sum));
+                        for (slot, sum) in slots.iter_mut().zip(sums) {
+                            *slot = self.add(*slot, self.reduce(sum));
+                        }
                     }
                 }
             }

@@ -6,6 +6,7 @@
 //! second pass, from the outputs up, finds which residues are needed.
 
 use super::checks::{Check, Checks};
+use super::rank::exponent;
 use super::sign::{Sign, is_support, root_factor, signed};
 use super::table::Table;
 use crate::graph::{Accumulation, BlockGraph, InputKind, MuGraph, Node, TensorId, TileNode};
@@ -101,6 +102,17 @@ pub(super) fn lax_under(graph: &MuGraph, checks: Checks) -> Result<Table<LaxFact
     }
     demand(graph, &mut table);
     Ok(table)
+}
+
+/// The types of a program of predefined operators, with only what its exponents are made of as needed.
+pub(super) fn lax_of_exponents(program: &MuGraph, table: &Table<LaxFacts>) -> Table<LaxFacts> {
+    let mut table = table.clone();
+    for (first, node) in program.nodes() {
+        let facts = &mut table.tensors[first.index()];
+        (facts.needs_p, facts.needs_q) = (exponent(node).is_some(), false);
+    }
+    demand(program, &mut table);
+    table
 }
 
 /// Types values by some of the checks.

@@ -6,12 +6,12 @@
 //! element are cut. What an output element reads is found backwards from it; pivots are found backwards from exponents,
 //! and checked by residues. Equal exponents are one exponential.
 
-use super::field::Stream;
-use super::lax::LaxFacts;
+use super::field::{Modulus, Stream};
+use super::lax::{LaxFacts, lax_of_exponents};
 use super::residues::{Residues, Term, TestBase, atom};
 use super::sample::sample;
 use super::table::Table;
-use crate::array::{Array, strides};
+use crate::array::{Array, repeated, strides};
 use crate::eval::{EvalError, Site, evaluate};
 use crate::graph::{MuGraph, Node, TensorId};
 use crate::op::{Op, UnaryFn};
@@ -59,8 +59,13 @@ pub(super) fn check_rank(
     if !program.nodes().any(|(_, node)| exponent(node).is_some()) {
         return Ok(check);
     }
+    let facts = &lax_of_exponents(program, facts);
     let probe = Probe { program, facts, base, splits };
-    let inputs = sample(program, &vec![(true, true); program.inputs().count()], base, stream);
+    let needs = program.inputs().map(|(id, ..)| {
+        let facts = facts.tensors[id.index()];
+        (facts.needs_p, facts.needs_q)
+    });
+    let mut inputs = sample(program, &needs.collect::<Vec<_>>(), base, stream);
     let usual = probe.exponents(&inputs)?;
     let mut names = BTreeSet::new();
     check.elements[1] = program.outputs().iter().map(|(_, id)| crate::op::elems(program.shape(*id))).sum();
@@ -69,19 +74,29 @@ pub(super) fn check_rank(
         .iter()
         .flat_map(|(_, id)| (0..crate::op::elems(program.shape(*id))).map(|at| (*id, at)));
     let all: Vec<(TensorId, usize)> = all.collect();
-    // All elements together, if they read no more than what is independent; else some of them.
-    let is_joint = probe.pivots(&inputs, &usual, &probe.groups(&usual, &all), stream)?.is_some();
-    for elements in if is_joint { vec![all] } else { looked_at(program) } {
-        check.elements[0] += elements.len();
+    let mut add = |elements: usize, groups: &[Group], (pivots, dependence): (BTreeSet<usize>, Dependence)| {
+        check.elements[0] += elements;
         // What one output reads may be in a candidate's other output, so that all are independent together.
-        let groups = probe.groups(&usual, &elements);
         let exponentials = groups.iter().map(|group| group.atoms.len()).sum();
         check.exponentials = check.exponentials.max(exponentials);
-        let (pivots, dependence) = probe.pivots(&inputs, &usual, &groups, stream)?.ok_or_else(|| {
-            EvalError::Unsupported("exponents that an output element reads are not independent".into())
-        })?;
         names.extend(pivots);
         check.is_nonlinear |= dependence == Dependence::Other;
+    };
+    // All elements together, if they read no more than what is independent; else some of them.
+    let groups = probe.groups(&usual, &all);
+    match probe.pivots(&mut inputs, &usual, &groups, stream)? {
+        Some(independent) => add(all.len(), &groups, independent),
+        None => {
+            for elements in looked_at(program) {
+                let groups = probe.groups(&usual, &elements);
+                let independent = probe.pivots(&mut inputs, &usual, &groups, stream)?.ok_or_else(|| {
+                    EvalError::Unsupported(
+                        "exponents that an output element reads are not independent".into(),
+                    )
+                })?;
+                add(elements.len(), &groups, independent);
+            }
+        }
     }
     let name = |at: usize| program.inputs().nth(at).map(|(_, name, _)| name.to_owned());
     check.inputs = names.into_iter().filter_map(name).collect();
@@ -89,7 +104,7 @@ pub(super) fn check_rank(
 }
 
 /// What an exponential function takes, if a node is one.
-fn exponent(node: &Node) -> Option<TensorId> {
+pub(super) fn exponent(node: &Node) -> Option<TensorId> {
     match node {
         Node::Op { op: Op::Unary(f), args } => {
             let is_exponential =
@@ -157,7 +172,7 @@ impl Probe<'_> {
             let Some(argument) = self.program.definition(key.0.kernel).and_then(exponent) else { continue };
             let Some(marks) = &read[key.0.kernel.index()] else { continue };
             let is_new = |at: &usize| {
-                marks[*at] && values.data[*at] != 0 && seen.insert(atom(values.data[*at], *is_gelu))
+                marks.data[*at] && values.data[*at] != 0 && seen.insert(atom(values.data[*at], *is_gelu))
             };
             let atoms: Vec<usize> = (0..values.data.len()).filter(is_new).collect();
             if !atoms.is_empty() {
@@ -177,8 +192,9 @@ impl Probe<'_> {
             Some(Node::Op { op, args }) if ends.len() < MOST_WAYS => {
                 let shapes: Vec<&[usize]> = args.iter().map(|arg| self.program.shape(*arg)).collect();
                 for (number, arg) in args.iter().enumerate() {
-                    let one = sources(op, &shapes, (self.program.shape(tensor), at), number, 1);
-                    one.into_iter().for_each(|source| self.ends((*arg, source), ends));
+                    if let Some(source) = source(op, &shapes, (self.program.shape(tensor), at), number) {
+                        self.ends((*arg, source), ends);
+                    }
                 }
             }
             _ => {}
@@ -188,7 +204,7 @@ impl Probe<'_> {
     /// Inputs with pivots of all groups together, and how exponents depend on these; `None` if there are none.
     fn pivots(
         &self,
-        inputs: &[Residues],
+        inputs: &mut [Residues],
         usual: &Values,
         groups: &[Group],
         stream: &mut Stream,
@@ -234,7 +250,7 @@ impl Probe<'_> {
     /// any two are told apart: then exponents change whose own pivots were moved, and no others.
     fn dependence(
         &self,
-        inputs: &[Residues],
+        inputs: &mut [Residues],
         usual: &Values,
         (groups, pivots): (&[Group], &[Pivots]),
         stream: &mut Stream,
@@ -247,7 +263,7 @@ impl Probe<'_> {
         let mut draw = || -> Vec<u64> { all.iter().map(|_| 1 + stream.below(q.prime - 1)).collect() };
         let (once, other) = (draw(), draw());
         let twice: Vec<u64> = once.iter().map(|&r| q.add(r, r)).collect();
-        let moved = |by: &[u64]| self.changes(inputs, (usual, groups), &all, by);
+        let mut moved = |by: &[u64]| self.changes(inputs, (usual, groups), &all, by);
         let (Some(first), Some(second), Some(third)) = (moved(&once)?, moved(&twice)?, moved(&other)?) else {
             return Ok(None);
         };
@@ -273,22 +289,30 @@ impl Probe<'_> {
         Ok(Some(Dependence::Other))
     }
 
-    /// What exponents change by when elements of inputs are moved; `None` if the program is another one then.
+    /// What exponents change by when elements of inputs are moved, which are moved back then; `None` if the program is another one
+    /// with them.
     fn changes(
         &self,
-        inputs: &[Residues],
+        inputs: &mut [Residues],
         (usual, groups): (&Values, &[Group]),
         elements: &[(usize, usize)],
         by: &[u64],
     ) -> Result<Option<Vec<u64>>, EvalError> {
         let q = self.base.q();
-        let mut inputs = inputs.to_vec();
-        for (&(input, at), &by) in elements.iter().zip(by) {
-            let Some(part) = &mut inputs[input].q else { return Ok(None) };
-            let part = Arc::make_mut(part);
-            part.data[at] = q.add(part.data[at], by);
+        if elements.iter().any(|&(input, _)| inputs[input].q.is_none()) {
+            return Ok(None);
         }
-        let moved = self.exponents(&inputs)?;
+        let change = |inputs: &mut [Residues], f: fn(&Modulus, u64, u64) -> u64| {
+            for (&(input, at), &by) in elements.iter().zip(by) {
+                let Some(part) = &mut inputs[input].q else { continue };
+                let slot = &mut Arc::make_mut(part).data[at];
+                *slot = f(&q, *slot, by);
+            }
+        };
+        change(inputs, Modulus::add);
+        let moved = self.exponents(inputs);
+        change(inputs, Modulus::sub);
+        let moved = moved?;
         let mut changes = Vec::with_capacity(elements.len());
         for group in groups {
             let (before, after) = (&usual[&group.key].0, moved.get(&group.key).map(|(after, _)| after));
@@ -300,89 +324,191 @@ impl Probe<'_> {
 }
 
 /// Which elements of each tensor output elements depend on; `None` of tensors of which they depend on none.
-pub(super) fn read(program: &MuGraph, elements: &[(TensorId, usize)]) -> Vec<Option<Vec<bool>>> {
-    let count = |id: TensorId| crate::op::elems(program.shape(id));
-    let mut read: Vec<Option<Vec<bool>>> = vec![None; program.shapes().len()];
+pub(super) fn read(program: &MuGraph, elements: &[(TensorId, usize)]) -> Vec<Option<Array<bool>>> {
+    let mut read: Vec<Option<Array<bool>>> = vec![None; program.shapes().len()];
     for &(output, element) in elements {
-        read[output.index()].get_or_insert_with(|| vec![false; count(output)])[element] = true;
+        read[output.index()].get_or_insert_with(|| Array::full(program.shape(output), false)).data[element] =
+            true;
     }
     let nodes: Vec<(TensorId, &Node)> = program.nodes().collect();
     for (first, node) in nodes.into_iter().rev() {
         let (Node::Op { op, args }, Some(marks)) = (node, read[first.index()].clone()) else { continue };
         let shapes: Vec<&[usize]> = args.iter().map(|arg| program.shape(*arg)).collect();
         for (number, arg) in args.iter().enumerate() {
-            let slot = read[arg.index()].get_or_insert_with(|| vec![false; count(*arg)]);
-            for at in (0..marks.len()).filter(|&at| marks[at]) {
-                for source in sources(op, &shapes, (program.shape(first), at), number, usize::MAX) {
-                    slot[source] = true;
-                }
+            let more = sources(op, &shapes, &marks, number);
+            match &mut read[arg.index()] {
+                Some(known) => known.data.iter_mut().zip(more.data).for_each(|(known, is)| *known |= is),
+                none => *none = Some(more),
             }
         }
     }
     read
 }
 
+/// The elements of an operand that some elements of a result depend on.
+fn sources(op: &Op, shapes: &[&[usize]], marks: &Array<bool>, number: usize) -> Array<bool> {
+    let own = shapes[number];
+    let or = |a: bool, b: bool| a || b;
+    // All elements along a dimension whose only element in `marks` is marked; of repeated ones the one that they are.
+    let spread = |marks: &Array<bool>, dim: Option<usize>| {
+        let one = dim.map_or(own.to_vec(), |dim| crate::op::with(own, dim, 1));
+        let mut lines = Array::full(&one, false);
+        repeated(&one, &marks.shape).zip(&marks.data).for_each(|(at, &is)| lines.data[at] |= is);
+        lines.broadcast(own)
+    };
+    let along = |dim: usize, lost: usize| spread(&marks.reduce(lost, 1, false, or), Some(dim));
+    let rank = own.len();
+    match op {
+        Op::Matmul if number == 0 => along(rank - 1, rank - 1),
+        Op::Matmul => along(rank - 2, rank - 2),
+        Op::RmsNorm { .. } => along(rank - 1, rank - 1),
+        Op::Unary(_) | Op::Scale(_) | Op::Offset(_) | Op::Binary(_) | Op::Broadcast(_) => spread(marks, None),
+        Op::Reduce { dim, keep, .. } => {
+            let (_, extent, inner) = Array::<bool>::around(own, *dim);
+            let place = |at: usize| {
+                let (outer, along, rest) = (at / (extent * inner), at / inner % extent, at % inner);
+                (outer * keep + along % keep) * inner + rest
+            };
+            Array::from_fn(own, |at| marks.data[place(at)])
+        }
+        Op::Transpose(perm) => {
+            let mut inverse = vec![0; perm.len()];
+            perm.iter().enumerate().for_each(|(to, &from)| inverse[from] = to);
+            marks.transpose(&inverse)
+        }
+        Op::Reshape(_) => Array { shape: own.to_vec(), data: marks.data.clone() },
+        Op::Slice { dim, start, len } => {
+            let (_, extent, inner) = Array::<bool>::around(own, *dim);
+            Array::from_fn(own, |at| {
+                let along = (at / inner % extent).wrapping_sub(*start);
+                along < *len && marks.data[(at / (extent * inner) * len + along) * inner + at % inner]
+            })
+        }
+        Op::Repeat { dim, times } => {
+            let (outer, extent, inner) = Array::<bool>::around(own, *dim);
+            let split = Array { shape: vec![outer, extent, *times, inner], data: marks.data.clone() };
+            Array { shape: own.to_vec(), data: split.reduce(2, 1, false, or).data }
+        }
+        Op::Rotate { dim, group } => marks.rotate(*dim, *group, |is| is),
+        Op::Concat { dim } => {
+            let mut ranges: Vec<(usize, usize)> = own.iter().map(|&extent| (0, extent)).collect();
+            ranges[*dim].0 = shapes[..number].iter().map(|shape| shape[*dim]).sum();
+            marks.slice(&ranges)
+        }
+        Op::Causal { .. } | Op::Below { .. } => Array::full(own, false),
+    }
+}
+
 /// Ways from an exponent to inputs that are tried.
 const MOST_WAYS: usize = 16;
 
-/// Elements of an operand that an element of a result depends on, at most so many.
-fn sources(
-    op: &Op,
-    shapes: &[&[usize]],
-    (shape, at): (&[usize], usize),
-    number: usize,
-    most: usize,
-) -> Vec<usize> {
+/// An element of an operand that an element of a result depends on: of several the first, of a norm its own.
+fn source(op: &Op, shapes: &[&[usize]], (shape, at): (&[usize], usize), number: usize) -> Option<usize> {
     let own = shapes[number];
-    let steps = strides(own);
-    let index: Vec<usize> =
+    let mut index: Vec<usize> =
         strides(shape).iter().zip(shape).map(|(step, extent)| at / step % extent).collect();
-    let flat = |index: &[usize]| -> usize {
-        let in_place = index.iter().zip(own).map(|(i, &extent)| if extent == 1 { 0 } else { *i });
-        in_place.zip(&steps).map(|(i, step)| i * step).sum()
-    };
-    // All elements along a dimension.
-    let along = |dim: usize, every: usize, start: usize| -> Vec<usize> {
-        let mut index = index.clone();
-        let positions = (start..own[dim]).step_by(every).take(most);
-        positions
-            .map(|position| {
-                index[dim] = position;
-                flat(&index)
-            })
-            .collect()
-    };
-    let at_dim = |dim: usize, position: Option<usize>| -> Vec<usize> {
-        let mut index = index.clone();
-        let Some(position) = position else { return Vec::new() };
-        index[dim] = position;
-        vec![flat(&index)]
-    };
     match op {
-        Op::Matmul => along(own.len() - if number == 0 { 1 } else { 2 }, 1, 0),
-        Op::Unary(_) | Op::Scale(_) | Op::Offset(_) | Op::Binary(_) | Op::Broadcast(_) => vec![flat(&index)],
-        Op::Reduce { dim, keep, .. } => along(*dim, *keep, index[*dim]),
-        // Its own element first.
-        Op::RmsNorm { .. } => {
-            let others = along(own.len() - 1, 1, 0).into_iter().filter(|&other| other != at);
-            std::iter::once(at).chain(others).take(most).collect()
-        }
+        Op::Matmul => index[own.len() - if number == 0 { 1 } else { 2 }] = 0,
+        Op::Unary(_) | Op::Scale(_) | Op::Offset(_) | Op::Binary(_) | Op::Broadcast(_) => {}
+        Op::Reduce { .. } | Op::RmsNorm { .. } => {}
         Op::Transpose(perm) => {
-            let mut from = vec![0; perm.len()];
-            perm.iter().zip(&index).for_each(|(&dim, &i)| from[dim] = i);
-            vec![flat(&from)]
+            let to = index.clone();
+            perm.iter().zip(to).for_each(|(&dim, i)| index[dim] = i);
         }
-        Op::Reshape(_) => vec![at],
-        Op::Slice { dim, start, .. } => at_dim(*dim, Some(index[*dim] + start)),
-        Op::Repeat { dim, times } => at_dim(*dim, Some(index[*dim] / (*times).max(1))),
+        Op::Reshape(_) => return Some(at),
+        Op::Slice { dim, start, .. } => index[*dim] += start,
+        Op::Repeat { dim, times } => index[*dim] /= (*times).max(1),
         Op::Rotate { dim, group } => {
             let half = index[*dim] / group % 2;
-            at_dim(*dim, Some(if half == 0 { index[*dim] + group } else { index[*dim] - group }))
+            index[*dim] = if half == 0 { index[*dim] + group } else { index[*dim] - group };
         }
         Op::Concat { dim } => {
             let before: usize = shapes[..number].iter().map(|shape| shape[*dim]).sum();
-            at_dim(*dim, index[*dim].checked_sub(before).filter(|&i| i < own[*dim]))
+            index[*dim] = index[*dim].checked_sub(before).filter(|&i| i < own[*dim])?;
         }
-        Op::Causal { .. } | Op::Below { .. } => Vec::new(),
+        Op::Causal { .. } | Op::Below { .. } => return None,
+    }
+    let in_place = index.iter().zip(own).map(|(i, &extent)| if extent == 1 { 0 } else { *i });
+    Some(in_place.zip(strides(own)).map(|(i, step)| i * step).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::floats::{Precision, interpret};
+
+    #[test]
+    fn elements_read_are_those_that_change_an_element() {
+        for (inputs, op) in [
+            ("x [2, 3, 4]; y [2, 4, 5]", "matmul t0, t1"),
+            ("x [2, 3, 4]; y [1, 4, 5]", "matmul t0, t1"),
+            ("x [2, 3]", "square t0"),
+            ("x [2, 3]; y [2, 1]", "mul t0, t1"),
+            ("x [2, 3]; y [1, 3]", "add t1, t0"),
+            ("x [2, 6, 2]", "sum(1) t0"),
+            ("x [2, 6, 2]", "sum(1, 2) t0"),
+            ("x [2, 3, 4]", "rms_norm(1/9) t0"),
+            ("x [2, 3, 4]", "transpose(2, 0, 1) t0"),
+            ("x [2, 6]", "reshape(3, 4) t0"),
+            ("x [2, 1, 3]", "broadcast(2, 4, 3) t0"),
+            ("x [2, 6, 2]", "slice(1, 2, 3) t0"),
+            ("x [2, 3, 2]", "repeat(1, 2) t0"),
+            ("x [2, 8, 2]", "rotate(1, 2) t0"),
+            ("x [2, 3, 2]; y [2, 4, 2]", "concat(1) t0, t1"),
+        ] {
+            let given = inputs.split("; ").enumerate().map(|(at, input)| {
+                let (name, shape) = input.split_once(' ').expect("a name and a shape");
+                format!(" t{at} = input \"{name}\" {shape}\n")
+            });
+            let given: Vec<String> = given.collect();
+            let last = given.len();
+            let text =
+                format!("mugraph \"p\" {{\n{} t{last} = {op}\n output \"o\" t{last}\n}}\n", given.concat());
+            let program = crate::parse(&text).unwrap_or_else(|error| panic!("{op}: {error}"));
+            let result = TensorId(last as u32);
+            let mut seed = 0.0;
+            let values: Vec<Array<f64>> = program
+                .inputs()
+                .map(|(id, ..)| {
+                    Array::from_fn(program.shape(id), |_| {
+                        seed += 0.7;
+                        1.0 + f64::sin(seed)
+                    })
+                })
+                .collect();
+            let run = |values: &[Array<f64>]| {
+                interpret(&program, values, Precision::F64)
+                    .unwrap_or_else(|error| panic!("{op}: {error}"))
+                    .remove(0)
+            };
+            let usual = run(&values);
+            let read: Vec<_> = (0..usual.data.len()).map(|at| read(&program, &[(result, at)])).collect();
+            for (input, value) in values.iter().enumerate() {
+                for element in 0..value.data.len() {
+                    let mut moved = values.clone();
+                    moved[input].data[element] += 0.5;
+                    let moved = run(&moved);
+                    for (at, read) in read.iter().enumerate() {
+                        let is_read = read[input].as_ref().is_some_and(|marks| marks.data[element]);
+                        assert_eq!(
+                            is_read,
+                            usual.data[at] != moved.data[at],
+                            "{op}: {element} of {input}, {at}"
+                        );
+                    }
+                }
+            }
+            // The element that a way to an input goes through is one that is read.
+            let shapes: Vec<&[usize]> =
+                (0..last).map(|input| program.shape(TensorId(input as u32))).collect();
+            let Some(Node::Op { op, .. }) = program.definition(result) else { panic!("{text}") };
+            for (at, read) in read.iter().enumerate() {
+                for (input, marks) in read[..last].iter().enumerate() {
+                    let one = source(op, &shapes, (program.shape(result), at), input);
+                    let marks = marks.as_ref().map(|marks| marks.data.as_slice()).unwrap_or_default();
+                    assert!(one.map_or(!marks.contains(&true), |one| marks[one]), "{text}: {at}");
+                }
+            }
+        }
     }
 }

@@ -641,12 +641,14 @@ impl Residues {
     }
 
     /// Takes elements from another value of the same shape.
-    pub(crate) fn keep(&mut self, other: &Residues, which: &[bool]) {
+    pub(crate) fn keep(&mut self, other: &Residues, which: &Array<bool>) {
         for (own, other) in [(&mut self.p, &other.p), (&mut self.q, &other.q)] {
             let (Some(own), Some(other)) = (own, other) else { continue };
             let own = Arc::make_mut(own);
-            for at in (0..which.len()).filter(|&at| which[at]) {
-                own.data[at] = other.data[at];
+            for ((own, other), _) in
+                own.data.iter_mut().zip(&other.data).zip(&which.data).filter(|(_, is)| **is)
+            {
+                *own = *other;
             }
         }
     }
@@ -696,6 +698,11 @@ fn undefined(site: Site, what: &str) -> EvalError {
 
 impl Domain for ResidueDomain<'_> {
     type Value = Residues;
+
+    /// What is scaled differs from block to block.
+    fn is_alike_in_blocks(&self) -> bool {
+        self.scaled.is_none()
+    }
 
     fn apply(&mut self, site: Site, op: &Op, args: &[&Residues]) -> Result<Residues, EvalError> {
         let shapes: Vec<&[usize]> = args.iter().map(|arg| arg.shape.as_slice()).collect();

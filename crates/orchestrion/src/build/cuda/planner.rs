@@ -50,7 +50,7 @@ const EXPANDED: ExpandLimits = ExpandLimits {
 
 /// FLOPs of the phases of a transposed convolution as one convolution, at most, by scalar units and by tensor cores: half of them are
 /// zeros at worst, and cost less than launching each phase and interleaving their results.
-const JOINED_PHASES: f64 = 1e9;
+const JOINED_PHASES: f64 = 2e8;
 const JOINED_HALF_PHASES: f64 = 1.6e10;
 
 impl Cuda {
