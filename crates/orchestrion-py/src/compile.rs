@@ -130,14 +130,16 @@ impl Watch {
     }
 }
 
-/// Files of CUDA's libraries by `driver`, `nvrtc`, `cublaslt`, `cudnn`; a setting by `nvtx`, as of `Nvtx::of_setting`; and folders of
-/// Python's packages by `site_packages`.
+/// Files of CUDA's libraries by `driver`, `nvrtc`, `cublaslt`, `cudnn`; what `Nvtx::of_setting` takes by `nvtx` and `nvtx_injection`, where
+/// these are set; and folders of Python's packages by `site_packages`.
 type CudaFiles = HashMap<String, Vec<PathBuf>>;
 
 fn search_paths(mut files: CudaFiles) -> SearchPaths {
     let mut file = |name: &str| files.remove(name).and_then(|mut files| files.pop());
     let (driver, nvrtc, cublaslt, cudnn) = (file("driver"), file("nvrtc"), file("cublaslt"), file("cudnn"));
-    let nvtx = Nvtx::of_setting(file("nvtx").as_deref().map(Path::as_os_str), false);
+    let [setting, injection] = ["nvtx", "nvtx_injection"].map(&mut file);
+    let nvtx =
+        Nvtx::of_setting(setting.as_deref().map(Path::as_os_str), injection.as_deref().map(Path::as_os_str));
     let site_packages = files.remove("site_packages").unwrap_or_default();
     SearchPaths { driver, nvrtc, cublaslt, cudnn, nvtx, site_packages }
 }
@@ -378,8 +380,7 @@ impl Settings {
 
 /// A launch mode by its name.
 fn launches(py: Python<'_>, name: &str) -> PyResult<Execution> {
-    let known = Execution::ALL.into_iter().find(|mode| mode.name() == name);
-    known.ok_or_else(|| {
+    Execution::of_name(name).ok_or_else(|| {
         let known = Execution::ALL.map(Execution::name).join(", ");
         errors::usage(py, &format!("launches are `{name}`; known are {known}"))
     })

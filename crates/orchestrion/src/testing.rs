@@ -51,6 +51,6 @@ pub fn with_context(text: &str, options: &Options, body: impl FnOnce(PlanContext
         &*find(options, orch_compute::operands::half_operands(&graph).map(|operands| operands.half)).unwrap();
     let graph = backend.prepared(graph);
     let storage = backend.storage(&graph);
-    let prepared = PreparedGraph::of(graph, storage, UnitOptions::of(backend.info(), options)).unwrap();
+    let prepared = PreparedGraph::of(graph, storage, &[], UnitOptions::of(backend.info(), options)).unwrap();
     body(prepared.context(backend), backend);
 }
