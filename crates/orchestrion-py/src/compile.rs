@@ -144,21 +144,23 @@ fn search_paths(mut files: CudaFiles) -> SearchPaths {
     SearchPaths { driver, nvrtc, cublaslt, cudnn, nvtx, site_packages }
 }
 
-/// Loads an executable; `device` is the number of the GPU, for executables of GPUs.
+/// Loads an executable; `device` is the number of the GPU, for executables of GPUs, of which how they are launched is kept in `cache_dir`.
 #[pyfunction]
-#[pyo3(signature = (source, threads=0, device=0, cuda_files=CudaFiles::new()))]
+#[pyo3(signature = (source, threads=0, device=0, cuda_files=CudaFiles::new(), cache_dir=None))]
 pub fn load(
     py: Python<'_>,
     source: Source,
     threads: usize,
     device: usize,
     cuda_files: CudaFiles,
+    cache_dir: Option<PathBuf>,
 ) -> PyResult<PyExecutable> {
     let run_options = RunOptions {
         threads,
         device,
         cuda: search_paths(cuda_files),
         allocate_late: true,
+        cache_dir,
         ..RunOptions::default()
     };
     let loaded = py.detach(|| {

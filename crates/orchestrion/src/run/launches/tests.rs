@@ -1,8 +1,8 @@
 //! Tests of the choice and of its memory, with times that a function gives.
 
 use super::*;
-use crate::manifest::Manifest;
-use crate::tools::report::timeline::tests::manifest;
+use crate::manifest::{Manifest, SlotMemory};
+use crate::testing::{manifest, slot};
 use orch_files::Scratch;
 use orch_runtime::cuda::{Capability, DeviceInfo, Version};
 use std::path::{Path, PathBuf};
@@ -212,8 +212,17 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
+/// A plan of two steps, the second of which reads what is at this place in working memory.
+fn plan_reading(offset: usize) -> Manifest {
+    let (input, arena, output) = (SlotMemory::Input(0), SlotMemory::Arena, SlotMemory::Output(0));
+    manifest(&[
+        &[slot(input, 8, false), slot(arena(0), 8, true)],
+        &[slot(arena(offset), 8, false), slot(output, 8, true)],
+    ])
+}
+
 fn plan() -> Manifest {
-    manifest(&[&[][..], &[0], &[1]])
+    plan_reading(0)
 }
 
 const LINE_IS_BEST: [f64; 3] = [50.0, 30.0, 40.0];
@@ -264,7 +273,7 @@ fn another_plan_gpu_driver_or_library_is_decided_anew() {
         let memory = LaunchMemory::open(cache.0.path(), &plan(), &other, &[]);
         assert!(Launches::beginning(None, memory, false).is_trial());
     }
-    assert_eq!(read(&manifest(&[&[][..], &[0], &[0]]), &gpu(), &[]), None);
+    assert_eq!(read(&plan_reading(8), &gpu(), &[]), None);
     assert_eq!(read(&plan(), &gpu(), &["cuBLASLt 13.1".to_owned()]), None);
     // A model of other names and weights has the same plan.
     let mut renamed = plan();

@@ -123,7 +123,7 @@ pub fn line(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::report::timeline::tests::manifest;
+    use crate::testing::manifest;
     use crate::tools::report::{Measurements, report};
 
     #[test]
