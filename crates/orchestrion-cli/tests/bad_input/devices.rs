@@ -254,7 +254,7 @@ fn launches_are_chosen_once_for_a_driver() {
     }
     let again = chosen("");
     assert_eq!(launches(""), remembered(&again));
-    let (report, _) = said(session.command("explain good.orc --measure --all --cuda-driver ./libcuda.so"));
+    let (report, _) = said(session.command("explain good.orc --measure --cuda-driver ./libcuda.so"));
     assert!(report.contains(&remembered(&again)), "{report}");
 }
 
