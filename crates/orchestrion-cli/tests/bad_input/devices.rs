@@ -235,7 +235,9 @@ fn launches_are_chosen_once_for_a_driver() {
     // The machine may be too busy for all rounds within the time that they may take.
     let chosen = |steps: &str| {
         let mut tries = (0..50).map(|_| launches(steps));
-        tries.find(|line| line.ends_with(": medians of 25 rounds)")).expect("a process has time for 25 rounds")
+        tries
+            .find(|line| line.ends_with(": medians of 25 rounds)"))
+            .expect("a process has time for 25 rounds")
     };
     let remembered = |line: &str| line.replace("rounds)", "rounds, remembered from an earlier process)");
     let first = chosen("");
@@ -247,7 +249,8 @@ fn launches_are_chosen_once_for_a_driver() {
     // Records that are damaged.
     let tuning = session.cache().join("tuning");
     let shards = std::fs::read_dir(&tuning).unwrap().flatten();
-    let records: Vec<_> = shards.flat_map(|shard| std::fs::read_dir(shard.path()).unwrap().flatten()).collect();
+    let records: Vec<_> =
+        shards.flat_map(|shard| std::fs::read_dir(shard.path()).unwrap().flatten()).collect();
     assert!(records.len() >= 2, "{records:?}");
     for record in records {
         std::fs::write(record.path(), "{").unwrap();
