@@ -7,7 +7,7 @@ Workloads are those of `graph_suite.py`, by the paper's short names; without one
 interleaved there: `eager`; `inductor`; `cg-whole`, Inductor's graphs without partitions, as in the paper; `cg`, its `reduce-overhead`; `ours`,
 which chooses how kernels are launched; `direct`, `line` and `branched`, ours with that forced. Each call gets new tensors. `latency` is from
 a call until the host knows of its end, `throughput` that of 20 calls in a row, each; microseconds, medians. With --warm, the first calls of
-ResNet-50 and BERT-base in new processes are measured instead, beside `aot_eager`, with compiled kernels in the cache.
+ResNet-50 and BERT-base in new processes are measured instead, beside `aot_eager`, with compiled kernels and the chosen launch mode in the cache.
 
 FOLDER gets `graphs.json` and `graphs.md` (`warm.json`, `warm.md`), written anew after each row. No row begins after `--limit-s`, and one
 that is not done then has the modes that were. On a CPU (`--device cpu --scale tiny`) it shows that all of it runs; there are no graphs.
@@ -364,36 +364,48 @@ def warm_start(arguments: argparse.Namespace) -> None:
     rows = []
     begin = time.time()
     for name in ("resnet50", "bert-base"):
-        _first_call(name, "orchestrion", arguments, folder)
-        times: dict[str, list[float]] = {"orchestrion": [], "aot_eager": []}
+        # The cache gets the kernels, and the launch mode that this process chooses.
+        _first_call(name, "orchestrion", arguments, folder, calls=WARM_UP["ours"])
+        found: dict[str, list[dict[str, Any]]] = {"orchestrion": [], "aot_eager": []}
         for _ in range(arguments.rounds):
-            if time.time() - begin > arguments.limit_s and all(times.values()):
+            if time.time() - begin > arguments.limit_s and all(found.values()):
                 break
-            for backend, seconds in times.items():
-                seconds.append(_first_call(name, backend, arguments, folder))
-        ours, eager = (statistics.median(seconds) for seconds in times.values())
-        rows.append({"model": name, "orchestrion_s": ours, "aot_eager_s": eager, "allowed_s": eager + 1, "runs": len(times["aot_eager"])})
+            for backend, calls in found.items():
+                calls.append(_first_call(name, backend, arguments, folder))
+        ours, eager = (statistics.median(call["seconds"] for call in calls) for calls in found.values())
+        launches = [text for call in found["orchestrion"] for text in call["launches"]]
+        rows.append({
+            "model": name, "orchestrion_s": ours, "aot_eager_s": eager, "allowed_s": eager + 1, "runs": len(found["aot_eager"]),
+            "launches": sorted(set(launches)),
+        })
         (arguments.out / "warm.json").write_text(json.dumps(rows, indent=1))
-        lines = ["| model | first call s, ours | `aot_eager` | ours - `aot_eager` (1.0 is allowed) |", "|---|---|---|---|"]
-        lines += [f"| {row['model']} | {row['orchestrion_s']:.2f} | {row['aot_eager_s']:.2f} | {row['orchestrion_s'] - row['aot_eager_s']:.2f} |"
+        lines = ["| model | first call s, ours | `aot_eager` | ours - `aot_eager` (1.0 is allowed) | ours, from the first call on |", "|---|---|---|---|---|"]
+        lines += [f"| {row['model']} | {row['orchestrion_s']:.2f} | {row['aot_eager_s']:.2f} | {row['orchestrion_s'] - row['aot_eager_s']:.2f} "
+                  f"| {'; '.join(row['launches']) or 'no launch mode is known'} |"
                   for row in rows]
         (arguments.out / "warm.md").write_text(stamp(arguments) + "\n\n" + "\n".join(lines) + "\n")
     print((arguments.out / "warm.md").read_text())
 
 
-def _first_call(name: str, backend: str, arguments: argparse.Namespace, folder: pathlib.Path) -> float:
-    command = [sys.executable, __file__, "--out", str(arguments.out), "--device", arguments.device, "--child-first", name, backend]
+def _first_call(name: str, backend: str, arguments: argparse.Namespace, folder: pathlib.Path, calls: int = 1) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--out", str(arguments.out), "--child-first", name, backend, "--calls", str(calls)]
+    for option in ("device", "dtype"):
+        command += [f"--{option}", getattr(arguments, option)]
     environment = {**os.environ, "ORCHESTRION_CACHE": str(folder / "cache")}
     text = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return float(text.splitlines()[-1])
+    found: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return found
 
 
-def first_call(name: str, backend: str, device: str) -> float:
-    """Seconds of the first call in this process, imports aside."""
+def first_call(name: str, backend: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of the first call in this process, imports aside, and how our kernels are launched after it. Further calls follow."""
+    import orchestrion.torch._report as report
     from warm import model_of
 
+    device, dtype = arguments.device, getattr(torch, arguments.dtype)
     model, inputs = model_of(name)
-    model, inputs = model.to(device), [tensor.to(device) for tensor in inputs]
+    model = model.to(device, dtype)
+    inputs = [tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype) for tensor in inputs]
 
     def wait() -> None:
         if device == "cuda":
@@ -403,13 +415,20 @@ def first_call(name: str, backend: str, device: str) -> float:
     for other in ("orchestrion", "aot_eager"):
         torch.compile(lambda x: x + 1, backend=other)(torch.ones(3, device=device))
     torch.compiler.reset()
+    report.clear()
     with torch.no_grad():
         model(*inputs)
         wait()
         start = time.perf_counter()
-        torch.compile(model, backend=backend)(*inputs)
+        compiled = torch.compile(model, backend=backend)
+        compiled(*inputs)
         wait()
-        return time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        launches = [text for graph in report.reports() for text in graph.launches]
+        for _ in range(arguments.calls - 1):
+            compiled(*inputs)
+        wait()
+    return {"seconds": seconds, "launches": launches}
 
 
 # The run
@@ -468,7 +487,7 @@ def main() -> None:
         parser.error(f"there is no workload {unknown[0]}; there are {', '.join(graph_suite.WORKLOADS)}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.child_first:
-        print(first_call(*arguments.child_first, arguments.device))
+        print(json.dumps(first_call(*arguments.child_first, arguments)))
     elif arguments.child:
         Row(arguments.child, arguments, arguments.out / f"row-{arguments.child}.json").measure()
     elif arguments.warm:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrion import _native
+from orchestrion._cache import default_cache_folder
 from orchestrion._cuda import cuda_files
 from orchestrion._errors import MachineError, UsageError
-from orchestrion._executable import Executable
+from orchestrion._executable import Executable, loaded
 from orchestrion._progress import Progress, is_interactive
 
 _LOG = logging.getLogger("orchestrion")
@@ -115,7 +116,7 @@ def load(source: str | os.PathLike[str] | bytes, *, threads: int = 0, device: in
     :raises ModelError: it is damaged.
     :raises MachineError: it was compiled for another machine, or there is no such GPU.
     """
-    return Executable(_native.load(source, threads, device, cuda_files()), threads, device)
+    return loaded(source, threads, device)
 
 
 class DynamicExecutable:
@@ -217,16 +218,9 @@ def native_options(
 
 def cache_folder(given: str | os.PathLike[str] | None) -> str:
     """The folder of compiled kernels."""
-    if given is not None:
-        return os.fspath(given)
-    if chosen := os.environ.get("ORCHESTRION_CACHE"):
-        return chosen
-    base = os.environ.get("XDG_CACHE_HOME")
-    if base and Path(base).is_absolute():
-        return str(Path(base) / "orchestrion")
-    home = os.environ.get("HOME")
-    if home:
-        return str(Path(home) / ".cache" / "orchestrion")
+    folder = default_cache_folder() if given is None else os.fspath(given)
+    if folder is not None:
+        return folder
     raise MachineError("there is no folder for compiled kernels: set HOME, XDG_CACHE_HOME or ORCHESTRION_CACHE, or give cache_dir")
 
 

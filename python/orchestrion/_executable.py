@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from orchestrion import _native
+from orchestrion._cache import default_cache_folder
 from orchestrion._cuda import cuda_files
 from orchestrion._errors import UsageError
 
@@ -262,7 +263,7 @@ class Executable:
         return Timing(statistics.median(times), min(times), len(times))
 
     def __reduce__(self) -> tuple[Any, tuple[bytes, int, int]]:
-        return _unpickled, (self._native.to_bytes(), self._threads, self._device)
+        return loaded, (self._native.to_bytes(), self._threads, self._device)
 
     def __repr__(self) -> str:
         def ports(tensors: tuple[Tensor, ...]) -> str:
@@ -271,5 +272,6 @@ class Executable:
         return f"<orchestrion.Executable ({ports(self.inputs)}) -> ({ports(self.outputs)})>"
 
 
-def _unpickled(content: bytes, threads: int, device: int) -> Executable:
-    return Executable(_native.load(content, threads, device, cuda_files()), threads, device)
+def loaded(source: str | os.PathLike[str] | bytes, threads: int, device: int) -> Executable:
+    """An `.orc` file by its path or content. What is found about its runs is kept in the cache, if there is one."""
+    return Executable(_native.load(source, threads, device, cuda_files(), default_cache_folder()), threads, device)

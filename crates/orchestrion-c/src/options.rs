@@ -45,7 +45,7 @@ const SETTINGS: [(&str, Set); 19] = [
     ("jobs", |options, value| put(&mut options.compile.jobs, number(value))),
     ("libraries", |options, value| put(&mut options.compile.libraries, libraries(value))),
     ("nvrtc", |options, value| put(&mut options.compile.cuda.nvrtc, path(value).map(Some))),
-    ("nvtx", |options, value| put(&mut options.compile.cuda.nvtx, Ok(Nvtx::of_setting(Some(value), false)))),
+    ("nvtx", |options, value| put(&mut options.compile.cuda.nvtx, Ok(Nvtx::of_setting(Some(value), None)))),
     ("precision", |options, value| put(&mut options.compile.precision, precision(value))),
     ("records", |options, value| put(&mut options.compile.records, path(value).map(Some))),
     ("superoptimize", |options, value| put(&mut options.compile.superoptimize, switch(value))),

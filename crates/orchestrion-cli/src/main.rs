@@ -170,8 +170,7 @@ impl CompileArguments {
 /// Whether runs are marked for profilers: as `$ORCHESTRION_NVTX` says, else if there is one.
 fn nvtx() -> Nvtx {
     let variable = |name: &str| std::env::var_os(name);
-    let has_profiler = variable("NVTX_INJECTION64_PATH").is_some_and(|path| !path.is_empty());
-    Nvtx::of_setting(variable("ORCHESTRION_NVTX").as_deref(), has_profiler)
+    Nvtx::of_setting(variable("ORCHESTRION_NVTX").as_deref(), variable("NVTX_INJECTION64_PATH").as_deref())
 }
 
 /// The cache of this user.

@@ -130,33 +130,37 @@ impl Watch {
     }
 }
 
-/// Files of CUDA's libraries by `driver`, `nvrtc`, `cublaslt`, `cudnn`; a setting by `nvtx`, as of `Nvtx::of_setting`; and folders of
-/// Python's packages by `site_packages`.
+/// Files of CUDA's libraries by `driver`, `nvrtc`, `cublaslt`, `cudnn`; what `Nvtx::of_setting` takes by `nvtx` and `nvtx_injection`, where
+/// these are set; and folders of Python's packages by `site_packages`.
 type CudaFiles = HashMap<String, Vec<PathBuf>>;
 
 fn search_paths(mut files: CudaFiles) -> SearchPaths {
     let mut file = |name: &str| files.remove(name).and_then(|mut files| files.pop());
     let (driver, nvrtc, cublaslt, cudnn) = (file("driver"), file("nvrtc"), file("cublaslt"), file("cudnn"));
-    let nvtx = Nvtx::of_setting(file("nvtx").as_deref().map(Path::as_os_str), false);
+    let [setting, injection] = ["nvtx", "nvtx_injection"].map(&mut file);
+    let nvtx =
+        Nvtx::of_setting(setting.as_deref().map(Path::as_os_str), injection.as_deref().map(Path::as_os_str));
     let site_packages = files.remove("site_packages").unwrap_or_default();
     SearchPaths { driver, nvrtc, cublaslt, cudnn, nvtx, site_packages }
 }
 
-/// Loads an executable; `device` is the number of the GPU, for executables of GPUs.
+/// Loads an executable; `device` is the number of the GPU, for executables of GPUs, of which how they are launched is kept in `cache_dir`.
 #[pyfunction]
-#[pyo3(signature = (source, threads=0, device=0, cuda_files=CudaFiles::new()))]
+#[pyo3(signature = (source, threads=0, device=0, cuda_files=CudaFiles::new(), cache_dir=None))]
 pub fn load(
     py: Python<'_>,
     source: Source,
     threads: usize,
     device: usize,
     cuda_files: CudaFiles,
+    cache_dir: Option<PathBuf>,
 ) -> PyResult<PyExecutable> {
     let run_options = RunOptions {
         threads,
         device,
         cuda: search_paths(cuda_files),
         allocate_late: true,
+        cache_dir,
         ..RunOptions::default()
     };
     let loaded = py.detach(|| {
@@ -378,8 +382,7 @@ impl Settings {
 
 /// A launch mode by its name.
 fn launches(py: Python<'_>, name: &str) -> PyResult<Execution> {
-    let known = Execution::ALL.into_iter().find(|mode| mode.name() == name);
-    known.ok_or_else(|| {
+    Execution::of_name(name).ok_or_else(|| {
         let known = Execution::ALL.map(Execution::name).join(", ");
         errors::usage(py, &format!("launches are `{name}`; known are {known}"))
     })

@@ -11,14 +11,14 @@ use crate::plan::choose::choose;
 use crate::plan::considered::{self, CountedCosts};
 use crate::plan::context::PlanContext;
 use crate::plan::implement::implement;
-use crate::plan::implementation::{Implementation, UpdatedTensor};
+use crate::plan::implementation::Implementation;
 use crate::plan::in_place::write_in_place;
 use crate::plan::kernel::Measured;
 use crate::plan::passes;
 use crate::plan::planned::{EndToEndTime, Planned};
 use crate::plan::prepared::PreparedGraph;
 use crate::plan::units::UnitOptions;
-use crate::plan::updates::{UpdateRule, update_in_place, updated_tensors};
+use crate::plan::updates::{UpdateRule, update_in_place};
 use crate::search::cached;
 use crate::search::substitutes::add_substitutes;
 use crate::search::whole::WholeProgram;
@@ -219,8 +219,7 @@ impl Model {
         let prepared = self.prepared(backend, clock, options)?;
         let ctx = prepared.context(backend);
         let info = backend.info();
-        let updates = updated_tensors(ctx, &self.updates);
-        let cache = PlanCache::of(ctx.graph, ctx.signatures, info, &updates, options);
+        let cache = PlanCache::of(ctx, options);
         let is_tuned = info.is_tuned(options);
         let cached = if is_tuned { None } else { cache.get(ctx.graph, ctx.units) };
         // A record that was edited may have kernels that cannot be lowered.
@@ -237,7 +236,7 @@ impl Model {
         let mut found = match known {
             Some((plan, implementation)) => vec![Found { plan, implementation, end_to_end: None }],
             None => {
-                let found = find_plans(ctx, backend, &updates, clock, options)?;
+                let found = find_plans(ctx, backend, clock, options)?;
                 if !is_tuned {
                     found.iter().for_each(|found| cache.put(&found.plan));
                 }
@@ -279,7 +278,9 @@ impl Model {
         })?;
         let storage = clock.run("layouts", || Ok(backend.storage(&graph)))?;
         let unit_options = UnitOptions::of(backend.info(), options);
-        clock.run("identify", || PreparedGraph::of(graph, storage, unit_options).map_err(Error::internal))
+        clock.run("identify", || {
+            PreparedGraph::of(graph, storage, &self.updates, unit_options).map_err(Error::internal)
+        })
     }
 
     /// Steps and memory of a plan.
@@ -291,7 +292,7 @@ impl Model {
         options: &Options,
     ) -> Result<Planned, Error> {
         let PlanContext { graph, storage, units, .. } = ctx;
-        update_in_place(&mut implementation, ctx, &updated_tensors(ctx, &self.updates));
+        update_in_place(&mut implementation, ctx);
         write_in_place(&mut implementation, ctx);
         let dumps = clock.run("passes", || passes::run_on_plan(&mut implementation, options))?;
         if let Some(dump) = &options.dump_after {
@@ -341,12 +342,11 @@ impl Found {
 fn find_plans(
     ctx: PlanContext<'_>,
     backend: &dyn Backend,
-    updates: &[UpdatedTensor],
     clock: &mut StageClock<'_>,
     options: &Options,
 ) -> Result<Vec<Found>, Error> {
     let mut candidates = clock.run("candidates", || candidates(ctx, options))?;
-    let rule = UpdateRule::of(ctx, updates, &candidates.columns);
+    let rule = UpdateRule::of(ctx, &candidates.columns);
     rule.keep_allowed(ctx, &mut candidates.columns);
     // The choice by modelled costs among kernels of templates and host routines.
     let mut plain_choice = clock.run("choose", || modelled(ctx, &candidates.columns))?;
@@ -547,7 +547,7 @@ mod tests {
             ..Options::default()
         };
         with_context(LORA, &options, |ctx, backend| {
-            let found = find_plans(ctx, backend, &[], &mut StageClock::new(&options), &options).unwrap();
+            let found = find_plans(ctx, backend, &mut StageClock::new(&options), &options).unwrap();
             let names = |implementation: &Implementation| -> Vec<String> {
                 implementation.kernels.iter().map(|kernel| kernel.name.clone()).collect()
             };

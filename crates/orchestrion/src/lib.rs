@@ -66,6 +66,7 @@ pub use run::device::{DeviceInput, DeviceRun, DeviceTensor};
 pub use run::executable::{Executable, OutputBuffers, RunContext, RunsInARow, StepTime, aligned};
 pub use run::launches::LaunchChoice;
 pub use run::options::{DeviceCache, RunOptions, check_input};
+pub use run::trial::{LaunchCosts, ModeCost};
 pub use run::{compare, npy};
 pub use tools::{cache, conformance, doctor, emit, plan_text, report, superoptimize, verification};
 pub use updatable::UpdatableConstant;

@@ -116,9 +116,8 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 }
 
 fn parse_way(text: &str) -> Result<Execution, String> {
-    let found = Execution::ALL.into_iter().find(|way| way.name() == text);
     let names = Execution::ALL.map(Execution::name).join(", ");
-    found.ok_or_else(|| format!("expected one of {names}"))
+    Execution::of_name(text).ok_or_else(|| format!("expected one of {names}"))
 }
 
 /// Most runs in a row.

@@ -1,5 +1,5 @@
-//! GPUs that fail, compilers for them, and what profilers see: with a driver that has no device and an NVRTC that compiles
-//! nothing (`orch-runtime/tests/fake_cuda`).
+//! GPUs that fail, compilers for them, what profilers see, and what is remembered of runs: with a driver that has no device and an NVRTC that
+//! compiles nothing (`orch-runtime/tests/fake_cuda`).
 
 use crate::support::{Session, good_model};
 use std::path::Path;
@@ -222,6 +222,43 @@ fn kernels_are_named_by_model_and_share_the_cache() {
     ] {
         assert_eq!(marked(RUN, variable, value), "");
     }
+}
+
+#[test]
+fn launches_are_chosen_once_for_a_driver() {
+    let session = session("launches");
+    let launches = |steps: &str| {
+        let bench = "bench good.orc --cuda-driver ./libcuda.so --seconds 0";
+        let (out, _) = said(steered(&session, bench, steps));
+        out.lines().find(|line| line.starts_with("launches: ")).expect("it says how").to_owned()
+    };
+    // The machine may be too busy for all rounds within the time that they may take.
+    let chosen = |steps: &str| {
+        let mut tries = (0..50).map(|_| launches(steps));
+        tries
+            .find(|line| line.ends_with(": medians of 25 rounds)"))
+            .expect("a process has time for 25 rounds")
+    };
+    let remembered = |line: &str| line.replace("rounds)", "rounds, remembered from an earlier process)");
+    let first = chosen("");
+    assert_eq!([launches(""), launches("")], [remembered(&first), remembered(&first)]);
+    // Another driver, and again the first one.
+    let other = chosen("set driver_version 13010");
+    assert_eq!(launches("set driver_version 13010"), remembered(&other));
+    assert_eq!(launches(""), remembered(&first));
+    // Records that are damaged.
+    let tuning = session.cache().join("tuning");
+    let shards = std::fs::read_dir(&tuning).unwrap().flatten();
+    let records: Vec<_> =
+        shards.flat_map(|shard| std::fs::read_dir(shard.path()).unwrap().flatten()).collect();
+    assert!(records.len() >= 2, "{records:?}");
+    for record in records {
+        std::fs::write(record.path(), "{").unwrap();
+    }
+    let again = chosen("");
+    assert_eq!(launches(""), remembered(&again));
+    let (report, _) = said(session.command("explain good.orc --measure --cuda-driver ./libcuda.so"));
+    assert!(report.contains(&remembered(&again)), "{report}");
 }
 
 #[test]

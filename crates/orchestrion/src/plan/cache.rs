@@ -3,11 +3,10 @@
 //! A plan depends on the graph's structure, on constants of one repeated value, on the machine's figures and on the
 //! options that steer the search, and on nothing else: not on the weights.
 
-use super::backend::TargetInfo;
 use super::candidates::{CandidateColumn, CandidateColumns, time_us};
 use super::considered::{ConsideredColumns, CountedCosts, considered};
-use super::implementation::{Chosen, UpdatedTensor};
-use super::signature::Signatures;
+use super::context::PlanContext;
+use super::implementation::Chosen;
 use super::substitute::Substitute;
 use super::units::Units;
 use crate::Options;
@@ -150,16 +149,11 @@ pub struct PlanCache {
 
 impl PlanCache {
     /// The entry of a graph, the inputs that are to be updated in place, a target and the options that steer planning.
-    pub fn of(
-        graph: &PrimGraph,
-        signatures: &Signatures,
-        info: &TargetInfo,
-        updates: &[UpdatedTensor],
-        options: &Options,
-    ) -> Self {
-        let updates: Vec<Update> = updates.iter().map(|update| update.ports).collect();
+    pub fn of(ctx: PlanContext<'_>, options: &Options) -> Self {
+        let (info, updates) = (ctx.planner.info(), ctx.updates.iter().map(|update| update.ports));
+        let updates: Vec<Update> = updates.collect();
         let key = Key {
-            program: format!("{} {updates:?}", signatures.whole(graph)),
+            program: format!("{} {updates:?}", ctx.signatures.whole(ctx.graph)),
             target: info.name.clone(),
             machine: info.figures.clone(),
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))

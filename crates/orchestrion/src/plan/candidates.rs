@@ -117,7 +117,7 @@ const MAX_KERNEL_INPUTS: usize = 80;
 /// # Errors
 /// If the work is cancelled.
 pub fn candidates(ctx: PlanContext<'_>, options: &Options) -> Result<CandidateColumns, Error> {
-    let PlanContext { graph, storage, units, signatures, known, planner } = ctx;
+    let PlanContext { graph, storage, units, signatures, known, planner, .. } = ctx;
     let mut enumeration = enumerate(
         &units.dag,
         &OneKernelRule { fuse: options.fuse, slices: &units.slices(graph) },

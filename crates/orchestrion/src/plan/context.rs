@@ -1,6 +1,7 @@
 //! What planning works on: a prepared graph, its storage and units, and the target.
 
 use super::backend::Planner;
+use super::implementation::UpdatedTensor;
 use super::known::KnownTensors;
 use super::signature::Signatures;
 use super::units::Units;
@@ -20,6 +21,8 @@ pub struct PlanContext<'a> {
     pub signatures: &'a Signatures,
     /// Which tensors depend on constants alone.
     pub known: &'a KnownTensors,
+    /// Outputs that are new values of inputs.
+    pub updates: &'a [UpdatedTensor],
     /// Models and designs kernels.
     pub planner: &'a dyn Planner,
 }

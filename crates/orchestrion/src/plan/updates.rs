@@ -13,14 +13,13 @@ use super::implementation::{ColumnBody, Implementation, InPlace, PlannedColumn, 
 use super::kernel::KernelDesign;
 use crate::manifest::Update;
 use crate::plan::candidates::CandidateColumn;
-use orch_compute::ArgId;
+use orch_compute::{ArgId, Storage};
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_template::Design;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The pairs whose types and layouts agree, each input and output once, but for inputs that are outputs as well.
-pub fn updated_tensors(ctx: PlanContext<'_>, updates: &[Update]) -> Vec<UpdatedTensor> {
-    let PlanContext { graph, storage, .. } = ctx;
+pub fn updated_tensors(graph: &PrimGraph, storage: &Storage, updates: &[Update]) -> Vec<UpdatedTensor> {
     let mut found: Vec<UpdatedTensor> = Vec::new();
     for &ports in updates {
         let (Some(&(_, output)), Some(&(_, input))) =
@@ -53,11 +52,11 @@ pub struct UpdateRule {
 }
 
 impl UpdateRule {
-    /// The rule for pairs; those whose old value is needed by other primitives too, or of whose kernel there is no candidate among
+    /// The rule for the pairs; those whose old value is needed by other primitives too, or of whose kernel there is no candidate among
     /// `columns`, ask for nothing.
-    pub fn of(ctx: PlanContext<'_>, updates: &[UpdatedTensor], columns: &[CandidateColumn]) -> Self {
+    pub fn of(ctx: PlanContext<'_>, columns: &[CandidateColumn]) -> Self {
         let mut rule = Self { between: Vec::new(), readers: BTreeSet::new() };
-        rule.between = updates.iter().filter_map(|update| between(ctx, update)).collect();
+        rule.between = ctx.updates.iter().filter_map(|update| between(ctx, update)).collect();
         let nodes: Vec<Vec<NodeId>> =
             columns.iter().map(|column| ctx.units.primitives(ctx.graph, &column.candidate.nodes)).collect();
         loop {
@@ -152,9 +151,9 @@ fn before(graph: &PrimGraph, tensor: TensorId) -> BTreeSet<NodeId> {
 
 /// Lets the kernels of a plan update inputs in place where that is right, and orders its columns so that what reads an input comes before
 /// what updates it.
-pub fn update_in_place(implementation: &mut Implementation, ctx: PlanContext<'_>, updates: &[UpdatedTensor]) {
+pub fn update_in_place(implementation: &mut Implementation, ctx: PlanContext<'_>) {
     let mut granted: Vec<Granted> = Vec::new();
-    for &update in updates {
+    for &update in ctx.updates {
         let Some(column) = only_writer(&implementation.columns, update.output) else { continue };
         granted.push(Granted { update, column });
         if order(&implementation.columns, &granted).is_none() {

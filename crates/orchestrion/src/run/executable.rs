@@ -1,5 +1,6 @@
 //! Running: an artifact with its kernels loaded, and contexts of it with working memory.
 
+use super::launch_memory::LaunchMemory;
 use super::launches::{LaunchChoice, Launches};
 use super::load;
 use super::options::{DeviceCache, RunOptions, check_count, check_port};
@@ -7,7 +8,7 @@ use crate::Error;
 use crate::artifact::Artifact;
 use crate::manifest::{Device, Manifest, Port, UpdatableInfo, typed};
 use orch_ir::{DType, Shape, Tensor, message};
-use orch_runtime::cuda::{Row, TimeOptions};
+use orch_runtime::cuda::{Execution, Row, TimeOptions};
 use orch_runtime::view::{TensorView, TensorViewMut};
 use orch_runtime::{cpu, cuda};
 use std::borrow::Cow;
@@ -78,9 +79,10 @@ impl Executable {
             Device::Cuda => Program::Cuda(load::on_gpu(manifest, parts, &options)?),
         };
         let updatable = RwLock::new(initial_values(&artifact)?);
-        let launches = Launches::new(options.execution);
+        let inner = program.inner()?;
+        let launches = launches(manifest, &inner, &options);
         let loaded = Arc::new(Loaded { artifact, program, updatable, options, launches });
-        let first = loaded.context()?;
+        let first = loaded.context_of(inner);
         Ok(Self { loaded, idle: Mutex::new(vec![first]) })
     }
 
@@ -93,7 +95,7 @@ impl Executable {
         artifact
     }
 
-    /// How the steps of a run reach the GPU, once it was chosen by the caller's runs.
+    /// How the steps of a run reach the GPU, once it was chosen by the caller's runs, or by those of an earlier process.
     pub fn launches(&self) -> Option<LaunchChoice> {
         self.loaded.launches.choice()
     }
@@ -194,12 +196,37 @@ impl Loaded {
     }
 
     fn context(self: &Arc<Self>) -> Result<RunContext, Error> {
-        let inner = match &self.program {
+        Ok(self.context_of(self.program.inner()?))
+    }
+
+    fn context_of(self: &Arc<Self>, inner: Inner) -> RunContext {
+        RunContext { loaded: Arc::clone(self), inner, uploaded: None }
+    }
+}
+
+impl Program {
+    /// What runs it, with working memory.
+    fn inner(&self) -> Result<Inner, Error> {
+        Ok(match self {
             Program::Cpu(program) => Inner::Cpu(Box::new(program.executable())),
             Program::Cuda(program) => Inner::Cuda(Box::new(program.executable().map_err(Error::from)?)),
-        };
-        Ok(RunContext { loaded: Arc::clone(self), inner, uploaded: None })
+        })
     }
+}
+
+/// How the steps of an executable reach a GPU, as an earlier process has found, or as its runs will.
+fn launches(manifest: &Manifest, inner: &Inner, options: &RunOptions) -> Launches {
+    let Inner::Cuda(inner) = inner else { return Launches::new(options.execution, None) };
+    if options.check_each_step {
+        return Launches::new(Some(Execution::Direct), None);
+    }
+    let calls = (0..manifest.steps.len()).filter_map(|step| inner.call_of(step));
+    // A call that is not made is a launch.
+    let libraries: Vec<String> = calls.map(Result::unwrap_or_default).collect();
+    let gpu = inner.stream().context().device().info();
+    let memory = options.cache_dir.as_deref();
+    let memory = memory.and_then(|folder| LaunchMemory::open(folder, manifest, gpu, &libraries));
+    Launches::new(options.execution, memory)
 }
 
 impl RunContext {
@@ -298,7 +325,7 @@ impl RunContext {
     }
 
     /// Makes runs on the inputs of the last run, for at most 200 ms, until it is known how the steps of a run reach the GPU at the least
-    /// cost, and says how; `None` on a CPU.
+    /// cost, and says how; `None` on a CPU. None are needed where an earlier process has found it.
     ///
     /// # Errors
     /// As [`RunContext::run_again`].
@@ -306,7 +333,7 @@ impl RunContext {
         let Inner::Cuda(inner) = &mut self.inner else { return Ok(None) };
         let (launches, start) = (&self.loaded.launches, Instant::now());
         let stream = Arc::clone(inner.stream());
-        while launches.choice().is_none() && start.elapsed() < MOST_EXTRA_RUNS {
+        while launches.is_trial() && start.elapsed() < MOST_EXTRA_RUNS {
             launches.before(inner, &stream)?;
             inner.run_on_device(1).map_err(Error::from)?;
         }

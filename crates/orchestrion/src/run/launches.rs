@@ -1,48 +1,47 @@
 //! The launch mode of runs on a GPU: launch by launch, a graph in one line, or a graph with branches. It is chosen by timing the caller's
-//! first runs, with the modes interleaved.
+//! first runs, with the modes interleaved, and remembered for later processes.
 //!
 //! Launching a graph costs the host least, but what to choose depends on the plan: branches run at the same time and cost more to launch;
 //! for one or two kernels whose addresses change with each run, a launch alone may be cheapest. So each mode gets the same number of
 //! the first runs, in changing order, and later runs use the mode that cost least (PyGraph's selective deployment, decided by paired runs of
 //! the caller instead of one replay of each variant).
+//!
+//! With a cache folder the choice is written there, and a later process begins with it. It is *audited* rarely: a short trial of all modes again. If
+//! another mode clearly beats it in two audits that follow one another, in one process or in two, that mode takes its place.
 
+use super::launch_memory::{LaunchMemory, Remembered};
+use super::trial::{LaunchCosts, Trial};
 use crate::Error;
 use orch_runtime::cuda::{CudaExecutable, Execution, Stream, TimedRun};
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The modes, the simplest first.
-const MODES: [Execution; 3] = Execution::ALL;
-
-/// Rounds whose runs count: each mode has one run in a round.
+/// Rounds that a mode is chosen by.
 const ROUNDS: usize = 25;
 
-/// A mode is chosen before a simpler one only if it takes less than that by more than this share.
-const MARGIN: f64 = 0.02;
+/// Rounds of an audit.
+const AUDIT_ROUNDS: usize = 12;
 
-/// What a run took.
-#[derive(Clone, Copy, PartialEq, Debug)]
-struct RunCost {
-    /// Microseconds in which the host enqueued it.
-    host_us: f64,
-    /// Microseconds from its begin to its end by the device's clock. In an idle stream they include the host's.
-    device_us: f64,
-}
+/// Runs from the choice, or from the load of a remembered one, to an audit; twice as many after each that leaves the choice as it is, ...
+const FIRST_PERIOD: u64 = 4096;
 
-impl RunCost {
-    /// Microseconds until the next run can have come as far: the slower of host and device holds up the other.
-    fn us(self) -> f64 {
-        self.host_us.max(self.device_us)
-    }
-}
+/// ... up to so many.
+const LONGEST_PERIOD: u64 = 1 << 16;
+
+/// Runs from an audit in which the choice was beaten to the next.
+const SECOND_AUDIT_AFTER: u64 = 256;
+
+/// One of so many processes that begin with a remembered choice audits it at once: most may end before they have made [`FIRST_PERIOD`] runs.
+const AUDITED_PROCESSES: u64 = 16;
 
 /// How the next run is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct NextRun {
     /// How its steps reach the device.
     mode: Execution,
-    /// Whether its cost is wanted.
-    is_timed: bool,
+    /// Under which number its cost is wanted; `None` if it is not.
+    number: Option<u64>,
 }
 
 /// The mode that was chosen, and why.
@@ -50,110 +49,137 @@ struct NextRun {
 pub struct LaunchChoice {
     /// How runs reach the device.
     pub mode: Execution,
-    /// Median microseconds of a run in each mode of [`Execution::ALL`]; `None` if none was timed.
-    pub medians_us: Option<[f64; Execution::ALL.len()]>,
+    /// What it was chosen by; `None` if nothing was timed.
+    pub costs: Option<LaunchCosts>,
+    /// Whether an earlier process chose it.
+    pub is_remembered: bool,
 }
 
 impl fmt::Display for LaunchChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "launches: {}", self.mode.name())?;
-        let Some(medians_us) = self.medians_us else { return Ok(()) };
-        let times = MODES.iter().zip(medians_us).map(|(mode, us)| format!("{} {us:.1} us", mode.name()));
-        write!(f, " (a run takes, {})", times.collect::<Vec<_>>().join(", "))
+        let Some(LaunchCosts { rounds, medians }) = self.costs else { return Ok(()) };
+        let times = Execution::ALL.iter().zip(medians);
+        let times = times.map(|(mode, cost)| format!("{} {:.1} us", mode.name(), cost.run_us));
+        let times = times.collect::<Vec<_>>().join(", ");
+        write!(f, " (a run takes, {times}: medians of {rounds} rounds")?;
+        f.write_str(if self.is_remembered { ", remembered from an earlier process)" } else { ")" })
     }
 }
 
 /// Chooses the mode for all contexts of an executable.
 pub struct Launches {
     state: Mutex<State>,
+    memory: Option<LaunchMemory>,
 }
 
 struct State {
-    /// Runs that were given a mode to try.
-    tried: usize,
-    /// Costs of the runs in each mode, in order.
-    costs_us: [Vec<f64>; MODES.len()],
-    choice: Option<LaunchChoice>,
+    phase: Phase,
+    /// The number of the next run whose cost is wanted.
+    number: u64,
+    /// Runs between audits; `None` without a memory, or if the caller has chosen: then there are none.
+    period: Option<u64>,
+    /// Whether the choice was beaten in the last audit, be it of an earlier process.
+    was_beaten: bool,
+}
+
+enum Phase {
+    /// Nothing is chosen.
+    Choosing(Trial),
+    /// A mode is in use, ...
+    Chosen(LaunchChoice, Audit),
+}
+
+/// ... and is compared with the others
+enum Audit {
+    /// after so many runs,
+    In(u64),
+    /// by these runs,
+    Now(Trial),
+    /// or not at all.
+    Never,
 }
 
 impl Launches {
-    /// Uses this mode, or finds one.
-    pub fn new(mode: Option<Execution>) -> Self {
-        let choice = mode.map(|mode| LaunchChoice { mode, medians_us: None });
-        Self { state: Mutex::new(State { tried: 0, costs_us: [const { Vec::new() }; MODES.len()], choice }) }
+    /// Uses this mode; or the one that an earlier process chose; or finds one, and remembers it.
+    pub fn new(mode: Option<Execution>, memory: Option<LaunchMemory>) -> Self {
+        let is_drawn = RandomState::new().build_hasher().finish().is_multiple_of(AUDITED_PROCESSES);
+        Self::beginning(mode, memory, is_drawn)
     }
 
-    /// The mode that was chosen; `None` as long as runs are timed.
+    /// As [`new`](Self::new), where a remembered choice is audited at once if it `is_drawn`.
+    fn beginning(mode: Option<Execution>, memory: Option<LaunchMemory>, is_drawn: bool) -> Self {
+        let memory = memory.filter(|_| mode.is_none());
+        let (mut period, mut was_beaten) = (memory.as_ref().map(|_| FIRST_PERIOD), false);
+        let phase = match (mode, memory.as_ref().and_then(LaunchMemory::read)) {
+            (Some(mode), _) => {
+                period = None;
+                Phase::Chosen(LaunchChoice { mode, costs: None, is_remembered: false }, Audit::Never)
+            }
+            (None, Some(remembered)) => {
+                was_beaten = remembered.was_beaten;
+                let choice = LaunchChoice {
+                    mode: remembered.mode,
+                    costs: Some(remembered.costs),
+                    is_remembered: true,
+                };
+                Phase::Chosen(choice, Audit::In(if was_beaten || is_drawn { 0 } else { FIRST_PERIOD }))
+            }
+            (None, None) => Phase::Choosing(Trial::new(0)),
+        };
+        Self { state: Mutex::new(State { phase, number: 0, period, was_beaten }), memory }
+    }
+
+    /// The mode that was chosen; `None` as long as the first runs are timed.
     pub fn choice(&self) -> Option<LaunchChoice> {
-        self.state().choice
+        match self.state().phase {
+            Phase::Choosing(_) => None,
+            Phase::Chosen(choice, _) => Some(choice),
+        }
     }
 
-    /// Makes ready for the next run, in this stream. As long as nothing is chosen, the times of runs that have ended since are recorded;
+    /// Whether modes are compared by the present runs.
+    pub fn is_trial(&self) -> bool {
+        matches!(self.state().phase, Phase::Choosing(_) | Phase::Chosen(_, Audit::Now(_)))
+    }
+
+    /// Makes ready for the next run, in this stream. As long as modes are compared, the times of runs that have ended since are recorded;
     /// a run that the caller captures is neither timed nor counted.
     ///
     /// # Errors
     /// If the device has failed.
     pub fn before(&self, executable: &mut CudaExecutable, stream: &Stream) -> Result<(), Error> {
-        if self.choice().is_none() {
+        if self.is_trial() {
             if stream.is_capturing().map_err(Error::from)? {
                 return Ok(());
             }
-            for TimedRun { execution, host_us, device_us } in executable.timed_runs().map_err(Error::from)? {
-                self.record(execution, RunCost { host_us, device_us });
-            }
+            executable.timed_runs().map_err(Error::from)?.iter().for_each(|run| self.record(run));
         }
-        match self.choice() {
-            Some(LaunchChoice { mode, .. }) => {
-                executable.set_timed(false);
-                executable.fix_execution(mode);
-            }
-            None => {
-                let NextRun { mode, is_timed } = self.next();
-                executable.set_timed(is_timed);
-                executable.set_execution(mode);
-            }
+        let NextRun { mode, number } = self.next();
+        executable.set_timed(number);
+        match number {
+            Some(_) => executable.set_execution(mode),
+            None => executable.fix_execution(mode),
         }
         Ok(())
     }
 
     /// How the next run is made.
     fn next(&self) -> NextRun {
-        let mut state = self.state();
-        if let Some(LaunchChoice { mode, .. }) = state.choice {
-            return NextRun { mode, is_timed: false };
-        }
-        let (round, position) = (state.tried / MODES.len(), state.tried % MODES.len());
-        state.tried += 1;
-        // The first run in a mode makes its graph.
-        NextRun { mode: MODES[(round + position) % MODES.len()], is_timed: round > 0 }
+        self.state().next()
     }
 
-    /// Takes the cost of a run, and chooses when each mode has enough.
-    fn record(&self, mode: Execution, cost: RunCost) {
-        let mut state = self.state();
-        if state.choice.is_some() {
-            return;
-        }
-        for (known, costs_us) in MODES.iter().zip(&mut state.costs_us) {
-            if *known == mode {
-                costs_us.push(cost.us());
-            }
-        }
-        if state.costs_us.iter().all(|costs_us| costs_us.len() >= ROUNDS) {
-            state.choice = Some(chosen(&state.costs_us));
+    /// Takes the cost of a run, and chooses when there are enough.
+    fn record(&self, run: &TimedRun) {
+        let changed = self.state().record(run);
+        if let (Some(changed), Some(memory)) = (changed, &self.memory) {
+            memory.write(&changed);
         }
     }
 
-    /// Chooses by what is known now: graphs with branches if some mode was not timed.
+    /// Ends what is compared. If nothing was chosen, this chooses by what is known now: graphs with branches if some mode was not timed.
     pub fn decide(&self) -> LaunchChoice {
-        let mut state = self.state();
-        let is_known = state.costs_us.iter().all(|costs_us| !costs_us.is_empty());
-        let decided = if is_known {
-            chosen(&state.costs_us)
-        } else {
-            LaunchChoice { mode: Execution::default(), medians_us: None }
-        };
-        *state.choice.get_or_insert(decided)
+        self.state().decide()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -161,131 +187,92 @@ impl Launches {
     }
 }
 
-/// The simplest mode that takes at most [`MARGIN`] more than the one of the least median. Costs of one round are compared with each other, so
-/// that what slows the whole machine down for a while slows both.
-fn chosen(costs_us: &[Vec<f64>; MODES.len()]) -> LaunchChoice {
-    let medians_us = std::array::from_fn(|mode| median(costs_us[mode].clone()));
-    let best = (0..MODES.len()).min_by(|&a, &b| f64::total_cmp(&medians_us[a], &medians_us[b])).unwrap_or(0);
-    let ratio = |mode: usize| {
-        median(costs_us[mode].iter().zip(&costs_us[best]).map(|(us, of_best)| us / of_best).collect())
-    };
-    let simplest = (0..MODES.len()).find(|&mode| mode == best || ratio(mode) <= 1.0 + MARGIN).unwrap_or(best);
-    LaunchChoice { mode: MODES[simplest], medians_us: Some(medians_us) }
-}
+impl State {
+    fn next(&mut self) -> NextRun {
+        if let Phase::Chosen(_, audit) = &mut self.phase {
+            match audit {
+                Audit::In(0) => *audit = Audit::Now(Trial::new(self.number)),
+                Audit::In(runs) => *runs -= 1,
+                Audit::Now(_) | Audit::Never => {}
+            }
+        }
+        let (number, mode) = match &mut self.phase {
+            Phase::Choosing(trial) | Phase::Chosen(_, Audit::Now(trial)) => trial.next(),
+            Phase::Chosen(LaunchChoice { mode, .. }, _) => return NextRun { mode: *mode, number: None },
+        };
+        self.number = number + 1;
+        NextRun { mode, number: Some(number) }
+    }
 
-/// The median of some numbers.
-fn median(mut of: Vec<f64>) -> f64 {
-    of.sort_unstable_by(f64::total_cmp);
-    of.get(of.len() / 2).copied().unwrap_or(f64::NAN)
+    /// Takes the cost of a run; what is to be remembered from now on, if that has changed.
+    fn record(&mut self, run: &TimedRun) -> Option<Remembered> {
+        match &mut self.phase {
+            Phase::Choosing(trial) => {
+                trial.record(run);
+                if trial.rounds() < ROUNDS {
+                    return None;
+                }
+                self.decide();
+                self.remembered()
+            }
+            Phase::Chosen(choice, Audit::Now(trial)) => {
+                trial.record(run);
+                if trial.rounds() < AUDIT_ROUNDS {
+                    return None;
+                }
+                let better = trial.beats(choice.mode);
+                self.end_audit(better)
+            }
+            Phase::Chosen(_, Audit::In(_) | Audit::Never) => None,
+        }
+    }
+
+    /// Draws the consequences of an audit, in which `better` has clearly beaten the choice.
+    fn end_audit(&mut self, better: Option<(Execution, LaunchCosts)>) -> Option<Remembered> {
+        let Phase::Chosen(choice, audit) = &mut self.phase else { return None };
+        let was_beaten = std::mem::replace(&mut self.was_beaten, better.is_some());
+        *audit = match (better, was_beaten) {
+            (Some((mode, costs)), true) => {
+                *choice = LaunchChoice { mode, costs: Some(costs), is_remembered: false };
+                (self.was_beaten, self.period) = (false, Some(FIRST_PERIOD));
+                Audit::In(FIRST_PERIOD)
+            }
+            (Some(_), false) => Audit::In(SECOND_AUDIT_AFTER),
+            (None, _) => {
+                self.period = self.period.map(|period| LONGEST_PERIOD.min(2 * period));
+                self.period.map_or(Audit::Never, Audit::In)
+            }
+        };
+        let is_changed = was_beaten || self.was_beaten;
+        if is_changed { self.remembered() } else { None }
+    }
+
+    fn remembered(&self) -> Option<Remembered> {
+        let Phase::Chosen(LaunchChoice { mode, costs, .. }, _) = self.phase else { return None };
+        Some(Remembered { mode, costs: costs?, was_beaten: self.was_beaten })
+    }
+
+    fn decide(&mut self) -> LaunchChoice {
+        let later = self.period.map_or(Audit::Never, Audit::In);
+        match &mut self.phase {
+            Phase::Choosing(trial) => {
+                let (mode, costs) = match trial.best() {
+                    Some((mode, costs)) => (mode, Some(costs)),
+                    None => (Execution::default(), None),
+                };
+                let choice = LaunchChoice { mode, costs, is_remembered: false };
+                self.phase = Phase::Chosen(choice, later);
+                choice
+            }
+            Phase::Chosen(choice, audit) => {
+                if let Audit::Now(_) = audit {
+                    *audit = later;
+                }
+                *choice
+            }
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cost(us: f64) -> RunCost {
-        RunCost { host_us: 0.0, device_us: us }
-    }
-
-    /// What is chosen if a run takes what `us` says of the mode's position and the run's number.
-    fn choice(mut us: impl FnMut(usize, usize) -> f64) -> LaunchChoice {
-        let launches = Launches::new(None);
-        for run in 0..1000 {
-            let NextRun { mode, is_timed } = launches.next();
-            let of = MODES.iter().position(|known| *known == mode).unwrap();
-            if is_timed {
-                launches.record(mode, cost(us(of, run)));
-            }
-        }
-        launches.choice().expect("a thousand runs are enough")
-    }
-
-    #[test]
-    fn the_cheapest_mode_is_chosen_and_of_equal_ones_the_simplest() {
-        assert_eq!(choice(|mode, _| [50.0, 40.0, 30.0][mode]).mode, Execution::BranchedGraph);
-        assert_eq!(choice(|mode, _| [50.0, 30.0, 40.0][mode]).mode, Execution::StraightGraph);
-        assert_eq!(choice(|mode, _| [30.0, 50.0, 40.0][mode]).mode, Execution::Direct);
-        let equal = choice(|mode, _| [30.5, 30.2, 30.0][mode]);
-        assert_eq!(equal, LaunchChoice { mode: Execution::Direct, medians_us: Some([30.5, 30.2, 30.0]) });
-        assert_eq!(choice(|mode, _| [31.0, 30.2, 30.0][mode]).mode, Execution::StraightGraph);
-    }
-
-    #[test]
-    fn the_slower_of_host_and_device_counts() {
-        let launches = Launches::new(None);
-        while launches.choice().is_none() {
-            let NextRun { mode, is_timed } = launches.next();
-            let host_us = if mode == Execution::Direct { 200.0 } else { 5.0 };
-            if is_timed {
-                launches.record(mode, RunCost { host_us, device_us: 30.0 });
-            }
-        }
-        assert_eq!(launches.choice().unwrap().medians_us, Some([200.0, 30.0, 30.0]));
-        assert_eq!(launches.choice().unwrap().mode, Execution::StraightGraph);
-    }
-
-    #[test]
-    fn each_mode_is_tried_and_first_runs_do_not_count() {
-        let launches = Launches::new(None);
-        let runs: Vec<NextRun> = (0..9).map(|_| launches.next()).collect();
-        for round in runs.chunks(MODES.len()) {
-            assert!(MODES.iter().all(|mode| round.iter().any(|run| run.mode == *mode)), "{round:?}");
-        }
-        assert!(runs[..3].iter().all(|run| !run.is_timed) && runs[3..].iter().all(|run| run.is_timed));
-        let first = |round: usize| runs[MODES.len() * round].mode;
-        assert!(first(0) != first(1) && first(1) != first(2));
-    }
-
-    #[test]
-    fn a_mode_of_the_caller_is_used_and_nothing_is_timed() {
-        let launches = Launches::new(Some(Execution::StraightGraph));
-        assert_eq!(launches.next(), NextRun { mode: Execution::StraightGraph, is_timed: false });
-    }
-
-    #[test]
-    fn without_times_graphs_with_branches_are_taken() {
-        let launches = Launches::new(None);
-        assert_eq!(launches.decide(), LaunchChoice { mode: Execution::BranchedGraph, medians_us: None });
-        assert_eq!(launches.next().mode, Execution::BranchedGraph);
-    }
-
-    /// Numbers from 0 to 1 (SplitMix64).
-    fn uniform(seed: u64) -> impl FnMut() -> f64 {
-        let mut state = seed;
-        move || {
-            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-        }
-    }
-
-    /// Times of a machine that others use as well: for stretches of runs all is up to 3 times as slow, and a tenth of the runs waits for long.
-    /// `best` takes 5 % less than the other modes.
-    fn noisy(seed: u64, best: usize) -> impl FnMut(usize, usize) -> f64 {
-        let mut random = uniform(seed);
-        let mut slow = 1.0;
-        move |mode, run| {
-            if run % 20 == 0 {
-                slow = if random() < 0.3 { 1.0 + 2.0 * random() } else { 1.0 };
-            }
-            let hiccup = if random() < 0.1 { 1.0 + 39.0 * random() } else { 1.0 };
-            let of = if mode == best { 100.0 } else { 105.0 };
-            of * slow * hiccup * (0.99 + 0.02 * random())
-        }
-    }
-
-    #[test]
-    fn noise_seldom_hides_five_percent() {
-        let (mut wrong, mut wrong_at_once) = (0, 0);
-        for seed in 0..100 {
-            let best = seed as usize % MODES.len();
-            wrong += usize::from(choice(noisy(seed, best)).mode != MODES[best]);
-            let mut once = noisy(seed, best);
-            let costs = [0, 1, 2].map(|mode| once(mode, 18 + mode));
-            wrong_at_once += usize::from(costs.iter().any(|cost| *cost < costs[best]));
-        }
-        assert!(wrong <= 2, "{wrong} of 100 choices are wrong");
-        assert!(wrong_at_once >= 10, "one run in each mode decides as well: {wrong_at_once} are wrong");
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! Running: an artifact with its kernels loaded and its memory allocated.
 //!
-//! [`executable`] is what callers use, with [`device`] for tensors in a GPU's memory; [`launches`] chooses how a GPU is given the steps. [`load`] makes the runtime's program of a manifest, [`launch`] and [`host`] its steps.
+//! [`executable`] is what callers use, with [`device`] for tensors in a GPU's memory; [`launches`]
+//! chooses how a GPU is given the steps, by a [`trial`], and [`launch_memory`] keeps that. [`load`] makes the runtime's program of a manifest, [`launch`] and [`host`] its steps.
 //! [`emulate`] runs a plan by the interpreter of thread programs, without a device. [`compare`] and [`npy`] serve tensors that
 //! are given and expected.
 
@@ -10,7 +11,9 @@ mod emulate;
 pub mod executable;
 pub mod host;
 pub mod launch;
+pub mod launch_memory;
 pub mod launches;
 pub mod load;
 pub mod npy;
 pub mod options;
+pub mod trial;

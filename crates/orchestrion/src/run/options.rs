@@ -4,6 +4,7 @@ use crate::manifest::Port;
 use crate::{Error, Options};
 use orch_ir::{DType, Shape, Tensor};
 use orch_runtime::cuda::{Execution, SearchPaths};
+use std::path::PathBuf;
 
 /// How an executable runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -16,6 +17,8 @@ pub struct RunOptions {
     pub cuda: SearchPaths,
     /// How the steps of a run reach a GPU; by default what costs least, found by timing the first runs.
     pub execution: Option<Execution>,
+    /// The folder of the cache, in which that is remembered for later processes; `None` if it is not: then each finds it again.
+    pub cache_dir: Option<PathBuf>,
     /// Takes working memory on a GPU only when a run needs it: for callers who give their own ([`DeviceRun`](crate::DeviceRun)).
     pub allocate_late: bool,
     /// Waits after each step on a GPU, so that an error names its kernel: slow.
@@ -23,10 +26,10 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// How to run on so many threads what these options compile: on their GPU, with their libraries.
+    /// How to run on so many threads what these options compile: on their GPU, with their libraries and their cache.
     pub fn of(options: &Options, threads: usize) -> Self {
         let (device, cuda) = (options.gpu().unwrap_or(0), options.cuda.clone());
-        Self { threads, device, cuda, ..Self::default() }
+        Self { threads, device, cuda, cache_dir: Some(options.cache_dir.clone()), ..Self::default() }
     }
 }
 

@@ -120,7 +120,8 @@ struct TimedPlan {
 impl TimedPlan {
     /// Loads a plan and runs it once.
     fn load(artifact: &Artifact, options: &Options) -> Result<Self, Error> {
-        let run_options = RunOptions::of(options, 0);
+        // All plans are timed alike, whatever was chosen for one of them.
+        let run_options = RunOptions { cache_dir: None, ..RunOptions::of(options, 0) };
         let mut context = Executable::load(artifact.clone(), run_options)?.context()?;
         let inputs: Vec<Tensor> = artifact.manifest.inputs.iter().map(any_value).collect::<Result<_, _>>()?;
         let mut outputs = OutputBuffers::new(&artifact.manifest)?;

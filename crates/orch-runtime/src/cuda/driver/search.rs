@@ -44,11 +44,11 @@ pub enum Nvtx {
 }
 
 impl Nvtx {
-    /// What a setting means: `0` or nothing, `1`, or a file; where nothing is set, `1` if a profiler of this process takes marks
-    /// (such profilers set `NVTX_INJECTION64_PATH`).
-    pub fn of_setting(setting: Option<&OsStr>, has_profiler: bool) -> Self {
+    /// What a setting (`ORCHESTRION_NVTX` in environments) means: `0` or nothing, `1`, or a file; where it is not set, `1` if a profiler of
+    /// this process takes marks: such profilers set `NVTX_INJECTION64_PATH`, whose value `injection` is.
+    pub fn of_setting(setting: Option<&OsStr>, injection: Option<&OsStr>) -> Self {
         match setting {
-            None if has_profiler => Self::On,
+            None if injection.is_some_and(|path| !path.is_empty()) => Self::On,
             None => Self::Off,
             Some(setting) if setting.is_empty() || setting == "0" => Self::Off,
             Some(setting) if setting == "1" => Self::On,
@@ -370,10 +370,17 @@ mod tests {
 
     #[test]
     fn marks_are_made_for_profilers() {
-        let of = |setting: &str, has_profiler| Nvtx::of_setting(Some(setting.as_ref()), has_profiler);
-        assert_eq!([of("", true), of("0", true), Nvtx::of_setting(None, false)], [const { Nvtx::Off }; 3]);
-        assert_eq!([of("1", false), Nvtx::of_setting(None, true)], [const { Nvtx::On }; 2]);
-        assert_eq!(of("./a.so", false), Nvtx::File("./a.so".into()));
+        let of = |setting: Option<&'static str>, injection: Option<&'static str>| {
+            Nvtx::of_setting(setting.map(OsStr::new), injection.map(OsStr::new))
+        };
+        let profiler = Some("/profiler.so");
+        for (setting, injection) in
+            [(Some(""), profiler), (Some("0"), profiler), (None, None), (None, Some(""))]
+        {
+            assert_eq!(of(setting, injection), Nvtx::Off, "{setting:?} {injection:?}");
+        }
+        assert_eq!([of(Some("1"), None), of(None, profiler)], [const { Nvtx::On }; 2]);
+        assert_eq!(of(Some("./a.so"), None), Nvtx::File("./a.so".into()));
         assert!(nvtx(&SearchPaths::default()).is_none());
         let paths = SearchPaths { nvtx: Nvtx::File("/nonexistent/a.so".into()), ..SearchPaths::default() };
         assert!(nvtx(&paths).unwrap().is_err());

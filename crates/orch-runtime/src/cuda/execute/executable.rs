@@ -37,6 +37,11 @@ impl Execution {
     /// All ways, the simplest first.
     pub const ALL: [Self; 3] = [Self::Direct, Self::StraightGraph, Self::BranchedGraph];
 
+    /// The one of this name, if there is one.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|way| way.name() == name)
+    }
+
     /// Its name in commands and reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -100,6 +105,8 @@ pub struct CudaExecutable {
     /// How the next run's steps reach the device.
     pub(super) execution: Execution,
     pub(super) timer: RunTimer,
+    /// Whether a form was made since the last run: the next run is the first with it.
+    pub(super) has_new_form: bool,
     pub(super) calls: Calls,
     pub(super) arguments: Vec<Arguments>,
     /// What all arguments have the addresses of; `None` if that is not known.
@@ -210,6 +217,7 @@ impl CudaExecutable {
             forms: Vec::new(),
             execution,
             timer: RunTimer::default(),
+            has_new_form: false,
             calls,
             arguments: Vec::new(),
             arguments_ports: None,

@@ -99,9 +99,11 @@ impl CudaExecutable {
             None => {
                 let form = self.make_form(in_place)?;
                 self.forms.push(form);
+                self.has_new_form = true;
             }
             Some(number) if self.forms[number].in_place != in_place => {
                 self.forms[number] = self.make_form(in_place)?;
+                self.has_new_form = true;
             }
             Some(number) => {
                 // After an error it is not known what was set, and all is set again.

@@ -1,4 +1,4 @@
-//! Times of runs that are made anyway: an event before and one after, which nothing waits for.
+//! Times of runs that are made anyway: an event before and one after, which nothing waits for. A run that makes a graph is not timed.
 
 use super::executable::{CudaExecutable, ExecutableError, Execution};
 use crate::cuda::driver::error::CudaError;
@@ -9,6 +9,8 @@ use std::time::Instant;
 /// What a run took.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TimedRun {
+    /// The number that it was given.
+    pub number: u64,
     /// How its steps reached the device.
     pub execution: Execution,
     /// Microseconds in which the host set addresses and enqueued the steps.
@@ -20,8 +22,8 @@ pub struct TimedRun {
 /// The runs that are timed.
 #[derive(Default)]
 pub(super) struct RunTimer {
-    /// Whether runs from now on are.
-    is_on: bool,
+    /// The number of runs from now on; `None` if they are not timed.
+    number: Option<u64>,
     /// Those that may not have ended, in order.
     open: VecDeque<OpenRun>,
     /// Events of those that have.
@@ -29,6 +31,7 @@ pub(super) struct RunTimer {
 }
 
 struct OpenRun {
+    number: u64,
     execution: Execution,
     host_us: f64,
     begin: Event,
@@ -45,9 +48,10 @@ impl RunTimer {
 }
 
 impl CudaExecutable {
-    /// Whether runs from now on are timed, apart from those that are captured or have scratch.
-    pub fn set_timed(&mut self, is_timed: bool) {
-        self.timer.is_on = is_timed;
+    /// The number under which runs from now on are timed; `None` if they are not. Runs that are captured never are, nor the first one in
+    /// a way of execution, which makes its graph.
+    pub fn set_timed(&mut self, number: Option<u64>) {
+        self.timer.number = number;
     }
 
     /// The times of those timed runs that have ended, in order; each is told once.
@@ -56,12 +60,13 @@ impl CudaExecutable {
     /// If the device has failed.
     pub fn timed_runs(&mut self) -> Result<Vec<TimedRun>, CudaError> {
         let mut ended = Vec::new();
-        while let Some(OpenRun { execution, host_us, begin, end }) = self.timer.open.front() {
+        while let Some(OpenRun { number, execution, host_us, begin, end }) = self.timer.open.front() {
             if !end.is_reached()? {
                 break;
             }
             let device_us = end.elapsed_us(begin)?;
-            ended.push(TimedRun { execution: *execution, host_us: *host_us, device_us });
+            let (number, execution, host_us) = (*number, *execution, *host_us);
+            ended.push(TimedRun { number, execution, host_us, device_us });
             let events = self.timer.open.pop_front().map(|run| [run.begin, run.end]);
             self.timer.spare.extend(events.into_iter().flatten());
         }
@@ -73,15 +78,20 @@ impl CudaExecutable {
         &mut self,
         enqueue: impl FnOnce(&mut Self) -> Result<(), ExecutableError>,
     ) -> Result<(), ExecutableError> {
-        if !self.timer.is_on {
+        let Some(number) = self.timer.number else {
+            self.has_new_form = false;
             return enqueue(self);
-        }
+        };
         let begin = self.timer.event(&self.current)?;
         let start = Instant::now();
         enqueue(self)?;
         let host_us = start.elapsed().as_secs_f64() * 1e6;
+        if std::mem::take(&mut self.has_new_form) {
+            self.timer.spare.push(begin);
+            return Ok(());
+        }
         let end = self.timer.event(&self.current)?;
-        self.timer.open.push_back(OpenRun { execution: self.execution, host_us, begin, end });
+        self.timer.open.push_back(OpenRun { number, execution: self.execution, host_us, begin, end });
         Ok(())
     }
 }

@@ -181,8 +181,8 @@ fn names(report: &Report, steps: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::manifest;
     use crate::tools::report;
-    use crate::tools::report::timeline::tests::manifest;
 
     #[test]
     fn steps_of_the_same_operators_stand_beside_each_other() {

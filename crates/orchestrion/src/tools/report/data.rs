@@ -179,7 +179,7 @@ fn launches(manifest: &Manifest, chosen: Option<LaunchChoice>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::report::timeline::tests::manifest;
+    use crate::testing::manifest;
 
     #[test]
     fn steps_of_one_kernel_are_counted_together() {

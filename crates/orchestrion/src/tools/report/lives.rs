@@ -70,7 +70,7 @@ pub fn tensor_lives(manifest: &Manifest) -> Vec<TensorLife> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::report::timeline::tests::{manifest, slot};
+    use crate::testing::{manifest, slot};
 
     #[test]
     fn tensors_live_until_their_bytes_are_written_again() {

@@ -172,7 +172,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::report::timeline::tests::manifest;
+    use crate::testing::manifest;
     use crate::tools::report::{Measurements, report};
 
     #[test]

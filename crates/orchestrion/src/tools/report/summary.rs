@@ -1,6 +1,7 @@
 //! A plan on a screen: the costliest kernels, what is on the host, the roofline, what to try next.
 
 use super::data::{KernelSteps, Report};
+use crate::manifest::Device;
 use orch_ir::message;
 use std::fmt::Write;
 
@@ -57,6 +58,8 @@ fn write_summary(report: &Report, text: &mut String) -> std::fmt::Result {
         )?;
     }
     writeln!(text, "{}", on_host(report))?;
+    let chosen = report.launches.first().filter(|_| manifest.device == Device::Cuda && report.is_measured());
+    chosen.iter().try_for_each(|launches| writeln!(text, "{launches}"))?;
     report.advice.iter().take(LINES).try_for_each(|advice| writeln!(text, "try: {advice}"))
 }
 
@@ -123,7 +126,7 @@ pub fn line(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::report::timeline::tests::manifest;
+    use crate::testing::manifest;
     use crate::tools::report::{Measurements, report};
 
     #[test]

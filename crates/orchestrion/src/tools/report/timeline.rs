@@ -84,55 +84,10 @@ fn ends(waits: &[Vec<usize>]) -> Vec<usize> {
 }
 
 #[cfg(test)]
-pub(in crate::tools::report) mod tests {
+mod tests {
     use super::*;
-    use crate::manifest::{ActionInfo, ModelInfo, PlanReport, Slot, SlotMemory, StepInfo};
-
-    /// A slot of bytes.
-    pub fn slot(memory: SlotMemory, bytes: usize, written: bool) -> Slot {
-        Slot { memory, bytes, written, dtype: "u8".to_owned(), shape: vec![bytes] }
-    }
-
-    /// A plan for a GPU of steps with these slots, each of which takes a microsecond.
-    pub fn manifest(steps: &[&[Slot]]) -> Manifest {
-        let step = |(number, slots): (usize, &&[Slot])| StepInfo {
-            name: format!("k{number}"),
-            action: ActionInfo::Copy,
-            slots: slots.to_vec(),
-            computes: Vec::new(),
-            origins: vec![format!("op{number}")],
-            cost_us: 1.0,
-            tuned_us: None,
-            roofline_us: 0.5,
-            alone_us: 1.0,
-            traffic_bytes: 8,
-            flops: 0.0,
-            proof: None,
-            considered: None,
-        };
-        Manifest {
-            compiler: "0".into(),
-            model: ModelInfo::default(),
-            device: Device::Cuda,
-            target: "sm_90".into(),
-            precision: crate::Precision::F32,
-            machine: "m".into(),
-            kernel_compiler: "cc".into(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            updatable: Vec::new(),
-            updates: Vec::new(),
-            arena_bytes: 0,
-            kernels: Vec::new(),
-            steps: steps.iter().enumerate().map(step).collect(),
-            constant_bytes: Vec::new(),
-            library_bytes: Vec::new(),
-            extensions: Vec::new(),
-            proofs: Vec::new(),
-            parts: Vec::new(),
-            report: PlanReport::default(),
-        }
-    }
+    use crate::manifest::{ActionInfo, SlotMemory};
+    use crate::testing::{manifest, slot};
 
     #[test]
     fn branches_overlap_on_gpus_only() {
