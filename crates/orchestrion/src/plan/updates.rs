@@ -309,7 +309,7 @@ const OTHER_SCHEDULES: usize = 8;
 
 impl Implementation {
     /// Brings the columns into an order, by their numbers now.
-    fn reorder(&mut self, order: &[usize]) {
+    pub fn reorder(&mut self, order: &[usize]) {
         let mut columns: Vec<Option<PlannedColumn>> = self.columns.drain(..).map(Some).collect();
         self.columns.extend(order.iter().filter_map(|&column| columns[column].take()));
         for column in self.parts.iter_mut().flat_map(|part| &mut part.columns) {
