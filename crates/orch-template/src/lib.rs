@@ -41,6 +41,12 @@ pub fn design(block: &BlockProgram, target: &CpuTarget) -> Option<Design> {
     designs(block, target, 1).pop()
 }
 
+/// Work items of the kernel that [`design`] makes of a block program other than a contraction ([`contraction::task_grid`]), without lowering
+/// it; `None` if no template serves it.
+pub fn nest_work_items(block: &BlockProgram, target: &CpuTarget) -> Option<usize> {
+    nest::work_items(block, target)
+}
+
 fn nest_designs(
     name: &str,
     block: &BlockProgram,

@@ -3,8 +3,8 @@
 //!
 //! A *group* is a number of consecutive columns without dependences. Which columns of a group run as one list depends on the number of
 //! threads, and is decided by the run ([`crate::run::joined`]); a plan has the same groups for any number. A column is brought forward into
-//! a group where that is modelled to gain on some usual number of threads, and where no more bytes live at once than at the step of the
-//! given order where most do.
+//! a group where that is modelled to gain on some usual number of threads, and where hardly more bytes live at once than at the column of
+//! the given order where most do.
 //!
 //! It comes after tensors were given the memory of others ([`super::updates`], [`super::in_place`]): such memory is one storage here, and
 //! what is written over comes after all that read it.
@@ -25,6 +25,12 @@ const MOST_COLUMNS: usize = 16;
 
 /// By how many columns a column is brought forward, at most. Bounds the work of a plan of `n` columns to `n` times this squared.
 const MOST_PASSED: usize = 32;
+
+/// What may live at once beyond what does in the given order, as a part of that.
+const MOST_MORE_BYTES: f64 = 1.0 / 16.0;
+
+/// Bytes that may live at once in any plan: an L2.
+const FEW_BYTES: usize = 1 << 20;
 
 /// Orders the columns of a plan for a CPU into groups.
 pub fn group_independent(implementation: &mut Implementation, ctx: PlanContext<'_>) {
@@ -70,6 +76,7 @@ fn work(column: &PlannedColumn, kernels: &[KernelDesign]) -> Option<SharedWork> 
 }
 
 /// The storages that a column reads and writes.
+#[derive(Debug)]
 struct Touched {
     read: BTreeSet<TensorId>,
     written: BTreeSet<TensorId>,
@@ -107,8 +114,14 @@ fn waits(touched: &[Touched]) -> Vec<BTreeSet<usize>> {
     waits
 }
 
-/// The most bytes that live at once, and how many live at each column.
-fn live_bytes(touched: &[Touched], bytes: &dyn Fn(TensorId) -> usize) -> (usize, Vec<usize>) {
+/// Bytes that may live at once where so many live at each column of the given order.
+fn allowed_bytes(live: &[usize]) -> usize {
+    let most = live.iter().copied().max().unwrap_or(0);
+    (most + (most as f64 * MOST_MORE_BYTES) as usize).max(FEW_BYTES)
+}
+
+/// Bytes that live at each column.
+fn live_bytes(touched: &[Touched], bytes: &dyn Fn(TensorId) -> usize) -> Vec<usize> {
     let mut first: BTreeMap<TensorId, usize> = BTreeMap::new();
     let mut last: BTreeMap<TensorId, usize> = BTreeMap::new();
     for (at, column) in touched.iter().enumerate() {
@@ -122,13 +135,12 @@ fn live_bytes(touched: &[Touched], bytes: &dyn Fn(TensorId) -> usize) -> (usize,
         dead[last[&tensor] + 1] += bytes(tensor);
     }
     let mut live = 0;
-    let all: Vec<usize> = (0..touched.len())
+    (0..touched.len())
         .map(|at| {
             live = live + born[at] - dead[at];
             live
         })
-        .collect();
-    (all.iter().copied().max().unwrap_or(0), all)
+        .collect()
 }
 
 /// The columns in groups. Each group begins with the first column that is left, so that the order stays as close to the given one as
@@ -139,7 +151,8 @@ fn groups(
     bytes: &dyn Fn(TensorId) -> usize,
 ) -> Vec<Vec<usize>> {
     let waits = waits(touched);
-    let (most_bytes, mut live) = live_bytes(touched, bytes);
+    let mut live = live_bytes(touched, bytes);
+    let most_bytes = allowed_bytes(&live);
     let mut is_done = vec![false; touched.len()];
     let mut is_born: BTreeSet<TensorId> = BTreeSet::new();
     let mut groups = Vec::new();

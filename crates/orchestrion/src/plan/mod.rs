@@ -32,6 +32,8 @@ pub mod context;
 pub mod definition;
 pub mod design;
 pub mod explain;
+#[cfg(test)]
+mod growth;
 pub mod host;
 pub mod implement;
 pub mod implementation;

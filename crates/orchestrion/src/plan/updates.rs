@@ -161,6 +161,9 @@ pub fn update_in_place(implementation: &mut Implementation, ctx: PlanContext<'_>
             granted.pop();
         }
     }
+    if granted.is_empty() {
+        return;
+    }
     let mut redesigned = BTreeMap::new();
     let columns: BTreeSet<usize> = granted.iter().map(|granted| granted.column).collect();
     for column in columns {
