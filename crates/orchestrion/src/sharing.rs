@@ -2,7 +2,7 @@
 //!
 //! Times are modelled. Nothing here changes what a work item computes, so that results do not depend on the number of threads.
 
-use orch_runtime::cpu::{Chunking, DYNAMIC_CHUNKS};
+use orch_runtime::cpu::Chunking;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
@@ -12,6 +12,10 @@ const INLINE_US: f64 = 8.0;
 
 /// What it takes to announce a loop to the other threads and to wait for all of them, in microseconds.
 const WAIT_US: f64 = 3.0;
+
+/// Pieces per thread of a list: the last ones, which threads end with at different times, are this part of its time. A piece costs little
+/// more than its work items, as a thread keeps what it has packed from one to the next.
+const PIECES: usize = 32;
 
 /// A launch of a kernel, as far as sharing it goes.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -78,7 +82,7 @@ pub fn gains(works: &[SharedWork], next: SharedWork, threads: usize) -> bool {
 /// The work items of launches, cut for so many threads into pieces of even times, as far as work items allow: the longest first, so that
 /// threads end at about the same time.
 pub fn pieces(works: &[SharedWork], threads: usize) -> Vec<PieceOfWork> {
-    let wanted = threads.saturating_mul(DYNAMIC_CHUNKS) as f64;
+    let wanted = threads.saturating_mul(PIECES) as f64;
     let all_us: f64 = works.iter().map(|work| work.alone_us).sum();
     let count = |work: &SharedWork| {
         let share = if all_us > 0.0 { work.alone_us / all_us } else { 1.0 };
@@ -127,7 +131,7 @@ mod tests {
         ) {
             let works: Vec<SharedWork> = works.into_iter().map(|(tasks, us)| work(tasks, us)).collect();
             let pieces = pieces(&works, threads);
-            prop_assert!(pieces.len() <= DYNAMIC_CHUNKS * threads + works.len());
+            prop_assert!(pieces.len() <= PIECES * threads + works.len());
             for (launch, work) in works.iter().enumerate() {
                 let own = pieces.iter().filter(|piece| piece.launch == launch);
                 let tasks: Vec<usize> = own.flat_map(|piece| piece.tasks.clone()).collect();

@@ -29,4 +29,4 @@ pub use joined::{Joined, Piece};
 pub use kernel::CpuKernel;
 pub use launch::{Action, CpuStep, Launch, Program};
 pub use library::{Library, LoadError};
-pub use pool::{Awake, Chunking, DYNAMIC_CHUNKS, LoopCall, Pool, PoolOptions, usable_cores};
+pub use pool::{Awake, Chunking, LoopCall, Pool, PoolOptions, usable_cores};

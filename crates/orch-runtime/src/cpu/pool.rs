@@ -50,7 +50,7 @@ pub enum Chunking {
 }
 
 /// Chunks per thread of a [`Chunking::Dynamic`] loop.
-pub const DYNAMIC_CHUNKS: usize = 8;
+const DYNAMIC_CHUNKS: usize = 8;
 
 /// How long an idle thread spins before it offers its CPU to others.
 const SPIN: Duration = Duration::from_micros(20);
