@@ -28,7 +28,8 @@ pub fn dependencies(steps: &[Vec<BufferRef>]) -> Vec<Vec<usize>> {
     all
 }
 
-fn conflict(first: &[BufferRef], second: &[BufferRef]) -> bool {
+/// True if one of two steps, given by their ranges, writes a byte that the other one reads or writes.
+pub fn conflict(first: &[BufferRef], second: &[BufferRef]) -> bool {
     let is_written = |a: &BufferRef, b: &BufferRef| a.access == Access::Write || b.access == Access::Write;
     first.iter().any(|a| second.iter().any(|b| is_written(a, b) && a.overlaps(b)))
 }

@@ -23,7 +23,7 @@ mod shared;
 mod symbols;
 pub mod view;
 
-pub use dependencies::dependencies;
+pub use dependencies::{conflict, dependencies};
 pub use machine::{Arch, CacheSizes, Feature, Machine};
 pub use mmap::{map_file, map_open_file, read_file, read_open_file};
 pub use os::{ExitingAllocator, memory_bytes};

@@ -7,8 +7,8 @@
 use orch_ir::DType;
 use orch_runtime::Machine;
 use orch_runtime::cpu::{
-    Action, Base, BufferRef, Chunking, CompileCache, Compiler, CompilerOptions, CpuProgram, CpuStep, Launch,
-    Pool, PoolOptions, Program, Source,
+    Action, Base, BufferRef, Chunking, CompileCache, Compiler, CompilerOptions, CpuProgram, CpuStep, Joined,
+    Launch, Piece, Pool, PoolOptions, Program, Source,
 };
 use orch_runtime::cuda;
 use orch_runtime::view::{TensorView, TensorViewMut};
@@ -57,14 +57,27 @@ fn program(folder: &std::path::Path) -> Program {
         from: BufferRef::read(Base::Output(0), 0, SIZE),
         to: BufferRef::write(Base::Output(1), 0, SIZE),
     };
+    let own = |offset| CpuStep {
+        action: Action::Launch(Launch {
+            kernel: library.kernel("twice", ELEMS as i64, 64).unwrap(),
+            buffers: vec![
+                BufferRef::read(Base::Input(0), 0, SIZE),
+                BufferRef::write(Base::Arena, offset, SIZE),
+            ],
+            chunking: Chunking::Dynamic,
+        }),
+        name: "twice".into(),
+    };
     Program {
-        arena_bytes: SIZE,
+        arena_bytes: 3 * SIZE,
         input_bytes: vec![SIZE],
         output_bytes: vec![SIZE; 2],
         steps: vec![
             launch(Base::Input(0), Base::Arena, Chunking::Dynamic),
             launch(Base::Arena, Base::Output(0), Chunking::Static),
             CpuStep { name: "copy".into(), action: copy },
+            own(SIZE),
+            own(2 * SIZE),
         ],
         ..Program::default()
     }
@@ -130,7 +143,9 @@ fn main() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
     let pool = Arc::new(Pool::new(PoolOptions { threads: 3, pin: false }));
-    let mut executable = CpuProgram::new(program, pool).unwrap().executable();
+    let pieces = [3, 4].map(|step| [0..1000, 1000..4096].map(|tasks| Piece { step, tasks })).concat();
+    let joined = vec![Joined { steps: 3..5, pieces }];
+    let mut executable = CpuProgram::new(program, pool).unwrap().with_joined(joined).unwrap().executable();
     let input: Vec<u8> = (0..4096).flat_map(|i| (i as f32).to_le_bytes()).collect();
     let (mut first, mut second) = (vec![0; input.len()], vec![0; input.len()]);
     let run = || {

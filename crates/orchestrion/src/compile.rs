@@ -13,6 +13,7 @@ use crate::plan::context::PlanContext;
 use crate::plan::implement::implement;
 use crate::plan::implementation::Implementation;
 use crate::plan::in_place::write_in_place;
+use crate::plan::independent::group_independent;
 use crate::plan::kernel::Measured;
 use crate::plan::passes;
 use crate::plan::planned::{EndToEndTime, Planned};
@@ -294,6 +295,7 @@ impl Model {
         let PlanContext { graph, storage, units, .. } = ctx;
         update_in_place(&mut implementation, ctx);
         write_in_place(&mut implementation, ctx);
+        group_independent(&mut implementation, ctx);
         let dumps = clock.run("passes", || passes::run_on_plan(&mut implementation, options))?;
         if let Some(dump) = &options.dump_after {
             dumps.iter().for_each(|(kernel, text)| (dump.receive)(kernel, text));

@@ -38,6 +38,7 @@ mod parallel;
 mod plan;
 mod run;
 mod search;
+mod sharing;
 mod stages;
 #[cfg(test)]
 mod testing;

@@ -7,7 +7,7 @@ use cache_dir::CacheDir;
 use orch_ir::generate::random_inputs;
 use orch_ir::{BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId};
 use orch_ir::{UnaryFn, Window};
-use orchestrion::{Executable, Model, Precision, RunOptions};
+use orchestrion::{Executable, Model, Options, Precision, RunOptions, report};
 use plan_options::options;
 
 /// One thread, even and odd shares, and more threads than many machines have cores.
@@ -84,10 +84,50 @@ fn products() -> PrimGraph {
     graph
 }
 
+/// Branches of several lengths, given one after the other, that meet in a sum, around steps too short to be shared, and heads.
+fn branches() -> PrimGraph {
+    let mut graph = PrimGraph::new("branches");
+    let x = graph.add_input("x", DType::F32, [1, 24, 17, 17]);
+    let mut sum = conv(&mut graph, x, 40, 3, 1);
+    for _ in 0..2 {
+        let long = conv(&mut graph, sum, 24, 1, 1);
+        let long = conv(&mut graph, long, 32, 3, 1);
+        let long = conv(&mut graph, long, 40, 3, 1);
+        let short = conv(&mut graph, sum, 16, 1, 1);
+        let short = conv(&mut graph, short, 40, 3, 1);
+        let direct = conv(&mut graph, sum, 40, 1, 1);
+        let both = binary(&mut graph, BinaryFn::Add, long, short);
+        sum = binary(&mut graph, BinaryFn::Add, both, direct);
+    }
+    for (name, maps) in [("class", 10), ("place", 4), ("object", 1)] {
+        let head = conv(&mut graph, sum, 20, 3, 1);
+        let head = conv(&mut graph, head, maps, 1, 1);
+        graph.add_output(name, head);
+    }
+    graph
+}
+
+/// Steps that are planned side by side, and are one list of work items for some numbers of threads.
+#[test]
+fn independent_steps_run_together() {
+    let cache = CacheDir::new("thread-counts-branches");
+    let model = Model::from_graph(branches());
+    let joined = [1, 2, 16].map(|threads| {
+        let options = Options { threads, ..options(&cache, None, Precision::F32) };
+        let artifact = model.compile(&options).expect("it compiles");
+        let report = report::report(&artifact.manifest, &report::Measurements::default());
+        assert!(report.joined.iter().all(|joined| joined.saved_us > 0.0), "{:?}", report.joined);
+        report.joined.iter().map(|joined| joined.steps.len()).max().unwrap_or(0)
+    });
+    assert_eq!(joined[0], 0);
+    // All three branches begin together.
+    assert!(joined[2] >= 3, "{joined:?}");
+}
+
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
     let cache = CacheDir::new("thread-counts");
-    for graph in [convolutions(), products()] {
+    for graph in [convolutions(), products(), branches()] {
         let inputs = random_inputs(&graph, 11);
         let model = Model::from_graph(graph.clone());
         let artifact = model.compile(&options(&cache, None, Precision::F32)).expect("it compiles");

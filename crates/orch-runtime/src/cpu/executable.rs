@@ -5,15 +5,15 @@
 //! allocates nothing, except for host routines and for tensors of the caller that are not row-major or not 8-byte aligned.
 
 use super::aligned::{ALIGN_BYTES, AlignedBuffer};
+use super::joined::{self, Joined};
 use super::launch::{Action, Launch, Program, scratch_bytes};
 use super::memory::{Memory, PointerTable, Scratch};
-use super::pool::{LoopCall, Pool};
+use super::pool::{Chunking, LoopCall, Pool};
 use crate::program::{
     Base, BufferRef, HostStep, ProgramError, RunError, StepProfile, check_counts, check_sizes,
 };
 use crate::view::{TensorView, TensorViewMut};
 use bytes::Bytes;
-use std::ffi::c_void;
 use std::fmt;
 use std::slice;
 use std::sync::Arc;
@@ -22,12 +22,14 @@ use std::time::{Duration, Instant};
 /// A program whose constants are in place. Executables of it may run at the same time.
 pub struct CpuProgram {
     program: Arc<Program>,
+    joined: Arc<[Joined]>,
     pool: Arc<Pool>,
 }
 
 /// A program with memory to run in.
 pub struct CpuExecutable {
     program: Arc<Program>,
+    joined: Arc<[Joined]>,
     pool: Arc<Pool>,
     memory: Memory,
     scratch: Scratch,
@@ -56,7 +58,20 @@ impl CpuProgram {
                 *constant = AlignedBuffer::copy_of(constant).into();
             }
         }
-        Ok(Self { program: Arc::new(program), pool })
+        Ok(Self { program: Arc::new(program), joined: Arc::new([]), pool })
+    }
+
+    /// The same, where some consecutive launches are one loop each, in their order in the program.
+    ///
+    /// # Errors
+    /// If the launches depend on each other, or their pieces are not their tasks.
+    pub fn with_joined(self, joined: Vec<Joined>) -> Result<Self, ProgramError> {
+        let violations = joined::check(&self.program, &joined);
+        if violations.is_empty() {
+            Ok(Self { joined: joined.into(), ..self })
+        } else {
+            Err(ProgramError { violations })
+        }
     }
 
     /// An executable with working memory of its own.
@@ -65,7 +80,27 @@ impl CpuProgram {
         let scratch = Scratch::new(scratch_bytes(&self.program), self.pool.threads());
         let pointers = PointerTable::new(&self.program, &memory);
         let (program, pool) = (Arc::clone(&self.program), Arc::clone(&self.pool));
-        CpuExecutable { program, pool, memory, scratch, pointers }
+        CpuExecutable { program, joined: Arc::clone(&self.joined), pool, memory, scratch, pointers }
+    }
+}
+
+/// What several threads use while kernels run.
+#[derive(Clone, Copy)]
+struct LaunchMemory<'a> {
+    pointers: &'a PointerTable,
+    scratch: &'a Scratch,
+}
+
+// SAFETY: the pointer table is only read while kernels run, and the scratch memory is split by thread.
+unsafe impl Sync for LaunchMemory<'_> {}
+
+impl LaunchMemory<'_> {
+    /// # Safety
+    /// As [`CpuKernel::call`](super::kernel::CpuKernel), with a thread index that no other call is using; `launch` must be that of step
+    /// `idx`.
+    unsafe fn call(&self, launch: &Launch, idx: usize, call: &LoopCall) {
+        // SAFETY: the caller's promise.
+        unsafe { launch.kernel.call(self.pointers.of_step(idx), call, self.scratch.address(call.thread)) }
     }
 }
 
@@ -79,7 +114,8 @@ impl CpuExecutable {
         inputs: &[TensorView<'_>],
         outputs: &mut [TensorViewMut<'_>],
     ) -> Result<(), RunError> {
-        self.run_observed(inputs.iter().map(Some), outputs, &mut |_| ())
+        let joined = Arc::clone(&self.joined);
+        self.run_observed(inputs.iter().map(Some), outputs, &joined, &mut |_| ())
     }
 
     /// The same, where each input that is `None` has the memory of the output that updates it, in which its value is.
@@ -91,10 +127,11 @@ impl CpuExecutable {
         inputs: &[Option<TensorView<'_>>],
         outputs: &mut [TensorViewMut<'_>],
     ) -> Result<(), RunError> {
-        self.run_observed(inputs.iter().map(Option::as_ref), outputs, &mut |_| ())
+        let joined = Arc::clone(&self.joined);
+        self.run_observed(inputs.iter().map(Option::as_ref), outputs, &joined, &mut |_| ())
     }
 
-    /// Runs `runs` times (at least once) and gives the median time of each step, in order.
+    /// Runs `runs` times (at least once), each step by itself, and gives the median time of each step, in order.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -108,7 +145,7 @@ impl CpuExecutable {
         for _ in 0..runs.max(1) {
             // The first step's time includes the entry of the caller's tensors.
             let mut last = Instant::now();
-            self.run_observed(inputs.iter().map(Some), outputs, &mut |step| {
+            self.run_observed(inputs.iter().map(Some), outputs, &[], &mut |step| {
                 let now = Instant::now();
                 samples[step].push(now - last);
                 last = now;
@@ -121,11 +158,12 @@ impl CpuExecutable {
         Ok(profile.collect())
     }
 
-    /// Runs, and tells `after_step` the index of each step when it has ended.
+    /// Runs, with these launches joined, and tells `after_step` the index of each other step when it has ended.
     fn run_observed<'a>(
         &mut self,
         inputs: impl ExactSizeIterator<Item = Option<&'a TensorView<'a>>> + Clone,
         outputs: &mut [TensorViewMut<'_>],
+        joined: &[Joined],
         after_step: &mut dyn FnMut(usize),
     ) -> Result<(), RunError> {
         let Program { input_bytes, output_bytes, updates, .. } = &*self.program;
@@ -157,13 +195,9 @@ impl CpuExecutable {
         }
         self.pointers.patch(&self.memory);
         let awake = self.pool.keep_awake();
-        let result = (0..self.program.steps.len()).try_for_each(|step| {
-            // SAFETY: the program is valid (checked in `CpuProgram::new`), and the tensors have the sizes that it states and stay
-            // borrowed until this function returns, outputs exclusively.
-            unsafe { self.run_step(step)? };
-            after_step(step);
-            Ok(())
-        });
+        // SAFETY: the program and what is joined are valid (checked in `CpuProgram`), and the tensors have the sizes that the program
+        // states and stay borrowed until this function returns, outputs exclusively.
+        let result = unsafe { self.run_steps(joined, after_step) };
         drop(awake);
         for (tensor, output) in self.memory.outputs.iter_mut().zip(outputs) {
             tensor.deliver(output);
@@ -174,6 +208,43 @@ impl CpuExecutable {
     }
 
     /// # Safety
+    /// Launches may be joined, with these pieces; otherwise as [`run_step`](Self::run_step).
+    unsafe fn run_steps(&self, joined: &[Joined], after_step: &mut dyn FnMut(usize)) -> Result<(), RunError> {
+        let mut joined = joined.iter().peekable();
+        let mut step = 0;
+        while step < self.program.steps.len() {
+            if let Some(joined) = joined.next_if(|joined| joined.steps.start == step) {
+                // SAFETY: the promise of this function.
+                unsafe { self.run_joined(joined) };
+                step = joined.steps.end;
+            } else {
+                // SAFETY: the promise of this function.
+                unsafe { self.run_step(step)? };
+                after_step(step);
+                step += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`run_steps`](Self::run_steps).
+    unsafe fn run_joined(&self, joined: &Joined) {
+        let (program, pool) = (&*self.program, &self.pool);
+        let kernels = LaunchMemory { pointers: &self.pointers, scratch: &self.scratch };
+        pool.run(joined.pieces.len() as i64, Chunking::Each, &|call| {
+            for (step, call) in joined.calls(call) {
+                if let Action::Launch(launch) = &program.steps[step].action {
+                    // SAFETY: ranges are valid by the promise of this function. Concurrent calls have disjoint tasks or are of launches
+                    // that do not depend on each other. The pool uses each thread index, below the number of scratch parts, for one call
+                    // at a time, and the task before is named only if that call was of the same launch.
+                    unsafe { kernels.call(launch, step, &call) }
+                }
+            }
+        });
+    }
+
+    /// # Safety
     /// The program must be valid, and the caller's tensors set to memory that has the sizes which the program states,
     /// and that no other code writes, or reads if it is an output's.
     unsafe fn run_step(&self, idx: usize) -> Result<(), RunError> {
@@ -181,7 +252,7 @@ impl CpuExecutable {
         match &step.action {
             Action::Launch(launch) => {
                 // SAFETY: the promise of this function.
-                unsafe { self.launch(launch, self.pointers.of_step(idx)) };
+                unsafe { self.launch(launch, idx) };
                 Ok(())
             }
             Action::Copy { from, to } => {
@@ -201,28 +272,14 @@ impl CpuExecutable {
     }
 
     /// # Safety
-    /// `pointers` must be those of this launch; otherwise as [`run_step`](Self::run_step).
-    unsafe fn launch(&self, launch: &Launch, pointers: *const *mut c_void) {
-        /// Pointers that several threads may use.
-        #[derive(Clone, Copy)]
-        struct Shared<'a>(*const *mut c_void, &'a Scratch);
-        // SAFETY: the pointer table is only read during a launch, and the scratch memory is split by thread.
-        unsafe impl Sync for Shared<'_> {}
-        impl Shared<'_> {
-            /// # Safety
-            /// As [`CpuKernel::call`](super::kernel::CpuKernel), with a thread index that no other call is using.
-            unsafe fn call(&self, kernel: &super::CpuKernel, call: &LoopCall) {
-                // SAFETY: the caller's promise.
-                unsafe { kernel.call(self.0, call, self.1.address(call.thread)) }
-            }
-        }
-        let kernel = &launch.kernel;
-        let shared = Shared(pointers, &self.scratch);
-        self.pool.run(kernel.tasks(), launch.chunking, &|call| {
+    /// `launch` must be that of step `idx`; otherwise as [`run_step`](Self::run_step).
+    unsafe fn launch(&self, launch: &Launch, idx: usize) {
+        let kernels = LaunchMemory { pointers: &self.pointers, scratch: &self.scratch };
+        self.pool.run(launch.kernel.tasks(), launch.chunking, &|call| {
             // SAFETY: ranges are valid by the promise of this function; concurrent calls have disjoint tasks, and the
             // pool uses each thread index, below the number of scratch parts, for one call at a time, and names the task before only if no
             // other launch used that part since.
-            unsafe { shared.call(kernel, call) }
+            unsafe { kernels.call(launch, idx, call) }
         });
     }
 

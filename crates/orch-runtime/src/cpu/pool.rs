@@ -45,6 +45,8 @@ pub enum Chunking {
     Static,
     /// Several chunks per thread: for tasks of unequal cost, or busy machines.
     Dynamic,
+    /// One chunk per task: for tasks that were cut for the threads.
+    Each,
 }
 
 /// Chunks per thread of a [`Chunking::Dynamic`] loop.
@@ -255,8 +257,13 @@ impl Pool {
             let _inside = self.shared.enter(0);
             return body(&LoopCall::whole(tasks));
         };
-        let per_thread = if chunking == Chunking::Dynamic { DYNAMIC_CHUNKS } else { 1 };
-        let chunks = usize::try_from(tasks).unwrap_or(usize::MAX).min(threads * per_thread);
+        let most_chunks = match chunking {
+            Chunking::Inline => 1,
+            Chunking::Static => threads,
+            Chunking::Dynamic => threads * DYNAMIC_CHUNKS,
+            Chunking::Each => u32::MAX as usize,
+        };
+        let chunks = usize::try_from(tasks).unwrap_or(usize::MAX).min(most_chunks);
         self.shared.publish(threads, tasks, chunks as u32, body);
         self.shared.work(0);
         self.shared.wait_until_finished();

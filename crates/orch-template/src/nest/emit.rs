@@ -198,10 +198,7 @@ impl NestEmitter<'_> {
     fn work_item(&mut self) -> Vec<Stmt> {
         let loops = self.plan.loops();
         let (work_item_axes, chunk) = (self.plan.work_item_axes, self.plan.chunk);
-        let mut counts: Vec<usize> = loops[..work_item_axes].iter().map(|(axis, _)| axis.extent).collect();
-        if let Some(chunk) = chunk {
-            counts.push(loops[work_item_axes].0.extent.div_ceil(chunk));
-        }
+        let counts = self.plan.work_item_extents();
         let item = self.nest.program.set_tasks(counts.iter().product());
         let exprs = &mut self.nest.program.exprs;
         let item = exprs.var(item);

@@ -59,6 +59,14 @@ pub(super) fn schedules(block: &BlockProgram, target: &CpuTarget) -> Vec<NestSch
     choose::schedules(&mut nest, target)
 }
 
+/// Work items under the preferred schedule; `None` if there is none.
+pub(super) fn work_items(block: &BlockProgram, target: &CpuTarget) -> Option<usize> {
+    let mut nest = nest_of(block);
+    let schedule = choose::schedules(&mut nest, target).into_iter().next()?;
+    let plan = plan::NestPlan::new(&mut nest, &schedule);
+    Some(plan.work_item_extents().into_iter().product())
+}
+
 /// The thread program under a schedule.
 pub(super) fn lower(block: &BlockProgram, schedule: &NestSchedule) -> Kernel {
     let mut nest = nest_of(block);

@@ -212,6 +212,14 @@ impl NestPlan {
         loops
     }
 
+    /// Extents of the work items along the axes that are distributed over them, outermost first: their product is the number of work items.
+    pub fn work_item_extents(&self) -> Vec<usize> {
+        let loops = self.loops();
+        let (whole, others) = loops.split_at(self.work_item_axes);
+        let chunks = self.chunk.zip(others.first()).map(|(chunk, (axis, _))| axis.extent.div_ceil(chunk));
+        whole.iter().map(|(axis, _)| axis.extent).chain(chunks).collect()
+    }
+
     /// Distributes outer axes over work items, outermost first, until a work item has about `work_item_cycles`.
     fn split_work_items(&mut self, nest: &mut Nest, work_item_cycles: usize) {
         let vector = self.vector.as_ref().map(|axis| (axis.var, self.lanes));

@@ -1,7 +1,8 @@
 //! Stage "plan": chosen kernels in order become steps over memory.
 //!
 //! Tensors that are graph outputs are written in place; every other stored tensor gets a range of the arena for as
-//! long as it lives, or that of a tensor which it is a new value of. Outputs that are updated in place are first copies of their inputs, unless the caller gives both one memory.
+//! long as it lives, or that of a tensor which it is a new value of. Tensors live as long as the groups of columns that use them, so that
+//! columns of a group share no memory that one of them writes. Outputs that are updated in place are first copies of their inputs, unless the caller gives both one memory.
 //! Outputs that no kernel writes (an input, a constant, a second name) are copied at the end.
 
 use super::explain;
@@ -138,17 +139,18 @@ struct Assembler<'a> {
 
 impl Assembler<'_> {
     fn place_tensors(&mut self, implementation: &Implementation) -> Result<MemoryPlan, MemoryError> {
-        let columns = &implementation.columns;
+        let columns =
+            || implementation.columns.iter().enumerate().map(|(at, it)| (implementation.group(at), it));
         for (number, (_, tensor)) in self.graph.inputs.iter().enumerate() {
             self.memory_of.insert(*tensor, SlotMemory::Input(number));
         }
         let mut last_use: BTreeMap<TensorId, usize> = BTreeMap::new();
-        for (position, column) in columns.iter().enumerate() {
-            last_use.extend(column.inputs.iter().map(|&tensor| (tensor, position)));
+        for (group, column) in columns() {
+            last_use.extend(column.inputs.iter().map(|&tensor| (tensor, group)));
         }
         let mut stored: Vec<(TensorId, Buffer)> = Vec::new();
         let mut ids: HashMap<TensorId, BufferId> = HashMap::new();
-        for (position, column) in columns.iter().enumerate() {
+        for (group, column) in columns() {
             for &tensor in &column.outputs {
                 let output = self.graph.outputs.iter().position(|(_, output)| *output == tensor);
                 if self.memory_of.contains_key(&tensor) || ids.contains_key(&tensor) {
@@ -159,9 +161,9 @@ impl Assembler<'_> {
                         self.memory_of.insert(tensor, SlotMemory::Output(number));
                     }
                     None => {
-                        let last = last_use.get(&tensor).copied().unwrap_or(position);
+                        let last = last_use.get(&tensor).copied().unwrap_or(group);
                         ids.insert(tensor, BufferId(stored.len() as u32));
-                        stored.push((tensor, self.buffer(tensor, position, last)));
+                        stored.push((tensor, self.buffer(tensor, group, last)));
                     }
                 }
             }
@@ -179,7 +181,7 @@ impl Assembler<'_> {
         Ok(plan)
     }
 
-    /// The lifetime of a stored tensor, from the step that writes it to the last one that reads it.
+    /// The lifetime of a stored tensor, from the group that writes it to the last one that reads it.
     fn buffer(&self, tensor: TensorId, first: usize, last: usize) -> Buffer {
         Buffer {
             bytes: self.bytes_of(tensor) as u64,

@@ -51,6 +51,9 @@ pub struct Implementation {
     pub kernels: Vec<KernelDesign>,
     /// What runs, in order.
     pub columns: Vec<PlannedColumn>,
+    /// For each column the number of its group: columns of a group are consecutive, do not depend on each other, and share no memory that
+    /// one of them writes. Empty if each is one by itself.
+    pub groups: Vec<usize>,
     /// Shapes of the f32 tensors between the kernels of substitutes; their ids follow those of the graph's tensors.
     pub inner: Vec<Vec<usize>>,
     /// Tensors that depend on constants alone and are read: they become constants.
@@ -63,6 +66,13 @@ pub struct Implementation {
     pub updates: Vec<UpdatedTensor>,
     /// Tensors of the arena that are in the memory of others, in the order of the columns that write them.
     pub in_place: Vec<InPlace>,
+}
+
+impl Implementation {
+    /// The group of a column.
+    pub fn group(&self, column: usize) -> usize {
+        self.groups.get(column).copied().unwrap_or(column)
+    }
 }
 
 /// A use of a substitute.

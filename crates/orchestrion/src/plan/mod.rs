@@ -14,6 +14,7 @@
 //! | [`candidates`], [`chains`] | sets of units that may be one kernel, with modelled costs |
 //! | [`choose`] | the binary linear program over them |
 //! | [`design`], [`library`], [`implement`] | the chosen candidates as thread programs and library calls |
+//! | [`updates`], [`in_place`], [`independent`] | results in the memory of what they replace; independent kernels next to each other |
 //! | [`passes`], [`assemble`] | passes over the thread programs; steps over memory |
 //! | [`cache`] | plans that were made before |
 //!
@@ -31,10 +32,13 @@ pub mod context;
 pub mod definition;
 pub mod design;
 pub mod explain;
+#[cfg(test)]
+mod growth;
 pub mod host;
 pub mod implement;
 pub mod implementation;
 pub mod in_place;
+pub mod independent;
 pub mod kernel;
 pub mod known;
 pub mod library;

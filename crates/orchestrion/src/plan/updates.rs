@@ -160,6 +160,9 @@ pub fn update_in_place(implementation: &mut Implementation, ctx: PlanContext<'_>
             granted.pop();
         }
     }
+    if granted.is_empty() {
+        return;
+    }
     let mut redesigned = BTreeMap::new();
     let columns: BTreeSet<usize> = granted.iter().map(|granted| granted.column).collect();
     for column in columns {
@@ -308,7 +311,7 @@ const OTHER_SCHEDULES: usize = 8;
 
 impl Implementation {
     /// Brings the columns into an order, by their numbers now.
-    fn reorder(&mut self, order: &[usize]) {
+    pub fn reorder(&mut self, order: &[usize]) {
         let mut columns: Vec<Option<PlannedColumn>> = self.columns.drain(..).map(Some).collect();
         self.columns.extend(order.iter().filter_map(|&column| columns[column].take()));
         for column in self.parts.iter_mut().flat_map(|part| &mut part.columns) {

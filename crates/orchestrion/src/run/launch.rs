@@ -3,12 +3,8 @@
 use crate::manifest::{CtaInfo, Manifest, TensorMapInfo};
 use crate::{Error, Precision};
 use orch_ir::generate::Rng;
-use orch_runtime::cpu::Chunking;
 use orch_runtime::cuda::{LaunchShape, TensorMapShape};
 use orch_thread::target::GPU_TARGETS;
-
-/// Kernels that are modelled to take less than this on one thread run on the calling thread: sharing one costs as much.
-const INLINE_US: f64 = 8.0;
 
 /// A tensor map in the runtime's terms.
 pub fn tensor_map_shape(info: &TensorMapInfo) -> TensorMapShape {
@@ -51,11 +47,6 @@ pub fn check_fits(needed_bytes: usize) -> Result<(), Error> {
         ))),
         _ => Ok(()),
     }
-}
-
-/// How the work items of a kernel that takes one thread this modelled time are shared among threads.
-pub fn chunking(alone_us: f64) -> Chunking {
-    if alone_us < INLINE_US { Chunking::Inline } else { Chunking::Dynamic }
 }
 
 /// Bytes that are floats of either sign below 1, whatever their type: kernels and executables are timed on them, because a

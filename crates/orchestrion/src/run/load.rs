@@ -1,11 +1,13 @@
 //! From an artifact to what a runtime executes: kernels loaded, steps with their memory.
 
 use super::host::InterpretedPart;
-use super::launch::{check_fits, chunking, launch_shape, starts_early, tensor_map_shape};
+use super::joined::joined;
+use super::launch::{check_fits, launch_shape, starts_early, tensor_map_shape};
 use super::options::RunOptions;
 use crate::Error;
 use crate::manifest::{self, ActionInfo, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
 use crate::parallel::MAX_THREADS;
+use crate::sharing::chunking;
 use bytes::Bytes;
 use orch_runtime::cpu::{Library, Pool, PoolOptions, usable_cores};
 use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module, ProfilerRanges};
@@ -45,7 +47,8 @@ pub fn on_cpu(
     // Fewer threads would meet those of other programs that are bound to the same cores, and more share cores.
     let pin = threads > 1 && threads == usable_cores();
     let pool = Pool::shared(PoolOptions { threads, pin });
-    cpu::CpuProgram::new(program, pool).map_err(|error| invalid_program(&error))
+    let program = cpu::CpuProgram::new(program, pool).map_err(|error| invalid_program(&error))?;
+    program.with_joined(joined(manifest, threads)).map_err(|error| invalid_program(&error))
 }
 
 /// A program for a GPU of this machine.

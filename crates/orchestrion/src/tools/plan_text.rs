@@ -1,6 +1,7 @@
 //! A plan in words: what runs, what each kernel fuses, and what it costs.
 
 use crate::manifest::{ActionInfo, CallInfo, CtaInfo, Device, KernelInfo, Manifest, ProvedPart, Resources};
+use crate::run::joined::{JoinedSteps, joined_steps};
 use crate::{Error, RunContext, Tensor};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -59,6 +60,14 @@ fn superoptimizer(manifest: &Manifest, without_us: f64) -> String {
 
 fn counted(number: usize, of: &str) -> String {
     format!("{number} {of}{}", if number == 1 { "" } else { "s" })
+}
+
+/// The steps that a step runs together with on so many threads.
+fn together(number: usize, joined: &JoinedSteps, threads: usize) -> String {
+    let others: Vec<String> =
+        joined.steps.clone().filter(|&other| other != number).map(|other| other.to_string()).collect();
+    let steps = if others.len() == 1 { "step" } else { "steps" };
+    format!("on {threads} threads its work items are one list with those of {steps} {}", others.join(", "))
 }
 
 /// How a GPU launches a kernel, and what the compiler made of it.
@@ -128,6 +137,8 @@ fn write_plan(manifest: &Manifest, measured: &[Measured], text: &mut String) -> 
     }
     let total: f64 = measured.iter().filter_map(|step| step.median_us).sum();
     let unmeasured = Measured::default();
+    let threads = manifest.planned_threads().unwrap_or(0);
+    let joined = joined_steps(manifest, threads);
     for (number, step) in manifest.steps.iter().enumerate() {
         let of_step = measured.get(number).unwrap_or(&unmeasured);
         let measured = of_step.median_us.map_or_else(String::new, |us| {
@@ -154,6 +165,9 @@ fn write_plan(manifest: &Manifest, measured: &[Measured], text: &mut String) -> 
             writeln!(text, "   {}", kernel.map_or("no such kernel", |kernel| &kernel.schedule))?;
             if let Some((kernel, cta)) = kernel.and_then(|kernel| Some((kernel, kernel.cta.as_ref()?))) {
                 writeln!(text, "   {}", launch(kernel, cta))?;
+            }
+            if let Some(joined) = joined.iter().find(|joined| joined.steps.contains(&number)) {
+                writeln!(text, "   {}", together(number, joined, threads))?;
             }
         }
         if let Some(proof) = step.proof.and_then(|proof| manifest.proofs.get(proof)) {

@@ -197,9 +197,8 @@ impl BlockEmitter<'_> {
         let steps = self.plan.steps;
         let a = steps.tiles[product].step.args()[0];
         let stages = [product, a].map(|at| steps.tiles[at].stage);
-        let is_one_fragment = |rows: WarpGrid| {
-            is_per_warp_group(&rows) && rows.batch() * rows.row_tiles() == 1
-        };
+        let is_one_fragment =
+            |rows: WarpGrid| is_per_warp_group(&rows) && rows.batch() * rows.row_tiles() == 1;
         let k = steps.tiles[a].shape.last().copied().unwrap_or(1);
         steps.loop_range > 1
             && stages == [Stage::Loop, Stage::Invariant]

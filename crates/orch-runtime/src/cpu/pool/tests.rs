@@ -26,7 +26,7 @@ fn each_task_is_done_once() {
         let pool = pool(threads);
         assert_eq!(pool.threads(), threads);
         for tasks in [0, 1, 2, 3, 7, 8, 9, 63, 64, 65, 1000] {
-            for chunking in [Chunking::Inline, Chunking::Static, Chunking::Dynamic] {
+            for chunking in [Chunking::Inline, Chunking::Static, Chunking::Dynamic, Chunking::Each] {
                 assert_eq!(counts(&pool, tasks, chunking), vec![1; tasks as usize], "{threads} {tasks}");
             }
         }
@@ -53,7 +53,7 @@ fn results_are_visible_after_each_of_many_loops() {
 fn a_loop_uses_a_thread_index_for_one_call_at_a_time() {
     let pool = pool(4);
     std::thread::scope(|scope| {
-        for chunking in [Chunking::Inline, Chunking::Static, Chunking::Dynamic] {
+        for chunking in [Chunking::Inline, Chunking::Static, Chunking::Dynamic, Chunking::Each] {
             let pool = &pool;
             scope.spawn(move || {
                 let busy: Vec<_> = (0..4).map(|_| AtomicBool::new(false)).collect();

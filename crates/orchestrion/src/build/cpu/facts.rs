@@ -3,6 +3,7 @@
 use crate::build::operations::{Operations, operations, reads};
 use orch_compute::{ArgRole, BlockProgram, ExprId, Stage};
 use orch_template::contraction::{self, ContractionForm, CpuMathUnit};
+use orch_template::nest_work_items;
 use orch_thread::CpuTarget;
 use orch_tune::cost::KernelFacts;
 
@@ -29,26 +30,9 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
             facts.tasks = grid.tasks() as u64;
             facts.packed_blocks = (grid.batch * grid.row_blocks) as u64;
         }
-        None => facts.tasks = tasks(block, &facts),
+        None => facts.tasks = nest_work_items(block, target).unwrap_or(1) as u64,
     }
     facts
-}
-
-/// Operations that make a work item worth handing to another thread.
-const TASK_OPERATIONS: u64 = 1 << 17;
-
-/// Work items into which a schedule would cut the axes over which every stage varies.
-fn tasks(block: &BlockProgram, facts: &KernelFacts) -> u64 {
-    let domain = |stage: &Stage| match stage {
-        Stage::Reduce { domain, .. } | Stage::Store { domain, .. } => domain.clone(),
-    };
-    let varies =
-        |axis: &&orch_compute::Axis| block.stages.iter().all(|stage| domain(stage).contains(&axis.var));
-    let points: usize = block.axes.iter().filter(varies).map(|axis| axis.extent).product();
-    let moved = (facts.bytes_read + facts.constant_bytes + facts.bytes_written) / 4;
-    let operations =
-        facts.fma_flops + facts.tile_flops + facts.cheap_ops + 8 * facts.transcendental_ops + moved;
-    (operations / TASK_OPERATIONS).clamp(1, points.max(1) as u64)
 }
 
 /// Lanes of the vectors that pack operands of contractions.
@@ -95,3 +79,6 @@ fn add_operations(block: &BlockProgram, root: ExprId, times: u64, facts: &mut Ke
 pub fn flops(facts: &KernelFacts) -> f64 {
     (facts.fma_flops + facts.tile_flops + facts.cheap_ops + facts.transcendental_ops) as f64
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 use super::lives::{TensorLife, tensor_lives};
 use super::timeline::{Timeline, timeline};
 use crate::manifest::{ActionInfo, Device, Manifest};
+use crate::run::joined::{JoinedSteps, joined_steps};
 use crate::run::launch::starts_early;
 use crate::run::launches::LaunchChoice;
 use crate::tools::plan_text::{self, Measured};
@@ -28,6 +29,8 @@ pub struct Report {
     pub timeline: Timeline,
     /// The tensors that steps write, and how long each lives.
     pub lives: Vec<TensorLife>,
+    /// The steps of a CPU that run together on as many threads as were planned for.
+    pub joined: Vec<JoinedSteps>,
     /// How the device is given the steps, and why so, for people.
     pub launches: Vec<String>,
     /// What might make the model faster, for people.
@@ -97,6 +100,7 @@ impl Report {
     pub fn without_advice(manifest: &Manifest, measured: &Measurements) -> Self {
         let of = |step: usize| measured.steps.get(step);
         let steps = 0..manifest.steps.len();
+        let joined = joined_steps(manifest, manifest.planned_threads().unwrap_or(0));
         let measured_us: Vec<Option<f64>> = steps.clone().map(|step| of(step)?.median_us).collect();
         Self {
             by_kernel: by_kernel(manifest, &measured_us),
@@ -105,7 +109,8 @@ impl Report {
             calls: steps.map(|step| of(step)?.call.clone().map(CallHere::from)).collect(),
             run_us: measured.run_us,
             lives: tensor_lives(manifest),
-            launches: launches(manifest, measured.launches),
+            launches: launches(manifest, &joined, measured.launches),
+            joined,
             advice: Vec::new(),
             manifest: manifest.clone(),
         }
@@ -147,14 +152,22 @@ fn by_kernel(manifest: &Manifest, measured_us: &[Option<f64>]) -> Vec<KernelStep
 }
 
 /// How the device is given the steps.
-fn launches(manifest: &Manifest, chosen: Option<LaunchChoice>) -> Vec<String> {
+fn launches(manifest: &Manifest, joined: &[JoinedSteps], chosen: Option<LaunchChoice>) -> Vec<String> {
     let host = manifest.steps.iter().filter(|step| step.is_on_host()).count();
     match manifest.device {
         Device::Cpu => {
-            vec![
-                "the steps run one after the other; the work items of a kernel are shared among threads"
-                    .to_owned(),
-            ]
+            let steps: usize = joined.iter().map(|joined| joined.steps.len()).sum();
+            let saved_us: f64 = joined.iter().map(|joined| joined.saved_us).sum();
+            let together = (steps > 0).then(|| {
+                let threads = manifest.planned_threads().unwrap_or(1);
+                format!(
+                    "on {threads} threads, {steps} of them run together with independent ones next to them, as one list of work items: \
+                     modelled to save {saved_us:.1} us"
+                )
+            });
+            let first =
+                "the steps run one after the other; the work items of a kernel are shared among threads";
+            std::iter::once(first.to_owned()).chain(together).collect()
         }
         Device::Cuda => {
             let way = match chosen {
@@ -179,7 +192,43 @@ fn launches(manifest: &Manifest, chosen: Option<LaunchChoice>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::manifest;
+    use crate::manifest::{KernelInfo, SlotMemory};
+    use crate::testing::{manifest, slot};
+
+    #[test]
+    fn independent_steps_of_a_cpu_run_together() {
+        let (input, output) = (SlotMemory::Input(0), SlotMemory::Output(0));
+        let step = |to| [slot(input, 8, false), slot(SlotMemory::Arena(to), 8, true)];
+        let read = [slot(SlotMemory::Arena(0), 8, false), slot(SlotMemory::Arena(64), 8, false)];
+        let mut plan =
+            manifest(&[&step(0), &step(64), &[read[0].clone(), read[1].clone(), slot(output, 8, true)]]);
+        plan.device = Device::Cpu;
+        plan.machine = "m; 8 threads".to_owned();
+        plan.kernels = vec![KernelInfo {
+            name: "k0".into(),
+            symbol: "k0".into(),
+            library: 0,
+            tasks: 5,
+            scratch_bytes: 0,
+            arguments: Vec::new(),
+            fingerprint: String::new(),
+            cta: None,
+            schedule: String::new(),
+            call: None,
+            source: String::new(),
+        }];
+        for step in &mut plan.steps {
+            (step.action, step.alone_us) = (ActionInfo::Kernel(0), 100.0);
+        }
+        let report = Report::without_advice(&plan, &Measurements::default());
+        // Each by itself takes 3 + 20 us, and both 3 + 40 with 5 and 5 of 8 threads.
+        assert_eq!(report.joined, [JoinedSteps { steps: 0..2, saved_us: 3.0 }]);
+        let line = "on 8 threads, 2 of them run together with independent ones next to them, as one list of work items: modelled to \
+                    save 3.0 us";
+        assert_eq!(report.launches[1..], [line]);
+        let text = plan_text::text(&plan, &[]);
+        assert!(text.contains("on 8 threads its work items are one list with those of step 1\n"), "{text}");
+    }
 
     #[test]
     fn steps_of_one_kernel_are_counted_together() {
