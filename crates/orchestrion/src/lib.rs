@@ -38,7 +38,6 @@ mod parallel;
 mod plan;
 mod run;
 mod search;
-mod sharing;
 mod stages;
 #[cfg(test)]
 mod testing;

@@ -13,7 +13,7 @@ use super::context::PlanContext;
 use super::implementation::{Implementation, PlannedColumn};
 use super::kernel::KernelDesign;
 use crate::manifest::Device;
-use crate::sharing::{SharedWork, gains};
+use crate::plan::sharing::{SharedWork, gains};
 use orch_ir::TensorId;
 use std::collections::{BTreeMap, BTreeSet};
 

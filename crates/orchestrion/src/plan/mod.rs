@@ -15,6 +15,7 @@
 //! | [`choose`] | the binary linear program over them |
 //! | [`design`], [`library`], [`implement`] | the chosen candidates as thread programs and library calls |
 //! | [`updates`], [`in_place`], [`independent`] | results in the memory of what they replace; independent kernels next to each other |
+//! | [`sharing`] | how threads share work items, and what that is modelled to take |
 //! | [`passes`], [`assemble`] | passes over the thread programs; steps over memory |
 //! | [`cache`] | plans that were made before |
 //!
@@ -45,6 +46,7 @@ pub mod library;
 pub mod passes;
 pub mod planned;
 pub mod prepared;
+pub mod sharing;
 pub mod signature;
 pub mod substitute;
 pub mod units;

@@ -3,9 +3,9 @@
 //! Plans put steps that do not depend on each other next to each other, in memory of their own, whatever the number of threads. A run
 //! decides, for its threads, which of them are joined: those that are modelled to gain by it.
 
-use super::load::buffer_ref;
+use super::launch::buffer_ref;
 use crate::manifest::{ActionInfo, Device, Manifest, StepInfo};
-use crate::sharing::{SharedWork, gains, joined_us, pieces, separate_us};
+use crate::plan::sharing::{SharedWork, gains, joined_us, pieces, separate_us};
 use orch_runtime::conflict;
 use orch_runtime::cpu::{Joined, Piece};
 use orch_runtime::program::{Base, BufferRef};

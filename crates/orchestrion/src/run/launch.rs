@@ -1,9 +1,10 @@
 //! How kernels are launched, alike when an executable runs and when a kernel is timed alone.
 
-use crate::manifest::{CtaInfo, Manifest, TensorMapInfo};
+use crate::manifest::{CtaInfo, Manifest, Slot, SlotMemory, TensorMapInfo};
 use crate::{Error, Precision};
 use orch_ir::generate::Rng;
 use orch_runtime::cuda::{LaunchShape, TensorMapShape};
+use orch_runtime::program::{Access, Base, BufferRef};
 use orch_thread::target::GPU_TARGETS;
 
 /// A tensor map in the runtime's terms.
@@ -47,6 +48,18 @@ pub fn check_fits(needed_bytes: usize) -> Result<(), Error> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// The bytes that a step is given.
+pub fn buffer_ref(slot: &Slot) -> BufferRef {
+    let (base, offset_bytes) = match slot.memory {
+        SlotMemory::Arena(offset) => (Base::Arena, offset),
+        SlotMemory::Constant(number) => (Base::Constant(number), 0),
+        SlotMemory::Input(number) => (Base::Input(number), 0),
+        SlotMemory::Output(number) => (Base::Output(number), 0),
+    };
+    let access = if slot.written { Access::Write } else { Access::Read };
+    BufferRef { base, offset_bytes, len_bytes: slot.bytes, access }
 }
 
 /// Bytes that are floats of either sign below 1, whatever their type: kernels and executables are timed on them, because a

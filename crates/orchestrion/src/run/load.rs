@@ -2,18 +2,16 @@
 
 use super::host::InterpretedPart;
 use super::joined::joined;
-use super::launch::{check_fits, launch_shape, starts_early, tensor_map_shape};
+use super::launch::{buffer_ref, check_fits, launch_shape, starts_early, tensor_map_shape};
 use super::options::RunOptions;
 use crate::Error;
-use crate::manifest::{self, ActionInfo, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed};
+use crate::manifest::{self, ActionInfo, KernelInfo, Manifest, Port, Slot, StepInfo, typed};
 use crate::parallel::MAX_THREADS;
-use crate::sharing::chunking;
+use crate::plan::sharing::chunking;
 use bytes::Bytes;
 use orch_runtime::cpu::{Library, Pool, PoolOptions, usable_cores};
 use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module, ProfilerRanges};
-use orch_runtime::program::{
-    Access, Action, Base, BufferRef, HostStep, Program, ProgramError, Step, TensorRef, Update,
-};
+use orch_runtime::program::{Action, HostStep, Program, ProgramError, Step, TensorRef, Update};
 use orch_runtime::{cpu, cuda};
 
 /// A program for threads of this process.
@@ -231,18 +229,6 @@ fn load_libraries(objects: &[bytes::Bytes]) -> Result<Vec<Library>, Error> {
             .map_err(|error| Error::Environment(error.to_string()))
     };
     objects.iter().enumerate().map(load).collect()
-}
-
-/// The bytes that a step is given.
-pub fn buffer_ref(slot: &Slot) -> BufferRef {
-    let (base, offset_bytes) = match slot.memory {
-        SlotMemory::Arena(offset) => (Base::Arena, offset),
-        SlotMemory::Constant(number) => (Base::Constant(number), 0),
-        SlotMemory::Input(number) => (Base::Input(number), 0),
-        SlotMemory::Output(number) => (Base::Output(number), 0),
-    };
-    let access = if slot.written { Access::Write } else { Access::Read };
-    BufferRef { base, offset_bytes, len_bytes: slot.bytes, access }
 }
 
 fn tensor_ref(slot: &Slot) -> Result<TensorRef, Error> {

@@ -1,7 +1,7 @@
 //! When each step of a run takes place: the steps of a CPU one after the other, those of a GPU as soon as what they depend on has ended.
 
 use crate::manifest::{Device, Manifest};
-use crate::run::load::buffer_ref;
+use crate::run::launch::buffer_ref;
 use orch_runtime::dependencies;
 use serde::Serialize;
 
