@@ -44,4 +44,5 @@ pub mod prepared;
 pub mod signature;
 pub mod substitute;
 pub mod units;
+pub mod updated;
 pub mod updates;
