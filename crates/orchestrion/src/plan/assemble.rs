@@ -6,9 +6,10 @@
 //! Outputs that no kernel writes (an input, a constant, a second name) are copied at the end.
 
 use super::explain;
-use super::implementation::{ColumnBody, Implementation, InPlace, PlannedColumn, UpdatedTensor};
+use super::implementation::{ColumnBody, Implementation, PlannedColumn};
 use super::kernel::{KernelDesign, KernelWork};
 use super::known::constant_step;
+use super::updated::{InPlace, UpdatedTensor};
 use crate::manifest::{ActionInfo, Port, Slot, SlotMemory, StepInfo, Update};
 use crate::{Error, Options, parallel};
 use bytes::Bytes;

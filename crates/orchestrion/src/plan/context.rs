@@ -1,10 +1,10 @@
 //! What planning works on: a prepared graph, its storage and units, and the target.
 
 use super::backend::Planner;
-use super::implementation::UpdatedTensor;
 use super::known::KnownTensors;
 use super::signature::Signatures;
 use super::units::Units;
+use super::updated::UpdatedTensor;
 use orch_compute::Storage;
 use orch_ir::{PrimGraph, TensorId};
 

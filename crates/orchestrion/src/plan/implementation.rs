@@ -2,38 +2,11 @@
 
 use super::kernel::KernelDesign;
 use super::substitute::Substitute;
-use crate::manifest::Update;
+use super::updated::{InPlace, UpdatedTensor};
 use orch_ir::{NodeId, Tensor, TensorId};
 use orch_mugraph::Certificate;
 use orch_plan::enumerate::Candidate;
 use std::collections::BTreeMap;
-
-/// An output that is a new value of an input, as tensors.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UpdatedTensor {
-    /// Among outputs and inputs.
-    pub ports: Update,
-    /// The new value.
-    pub output: TensorId,
-    /// The old one.
-    pub input: TensorId,
-}
-
-impl UpdatedTensor {
-    /// The tensors alone.
-    pub fn in_place(&self) -> InPlace {
-        InPlace { output: self.output, input: self.input }
-    }
-}
-
-/// A tensor in the memory of another one, which it is a new value of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InPlace {
-    /// The new value.
-    pub output: TensorId,
-    /// The old one.
-    pub input: TensorId,
-}
 
 /// A candidate that was chosen.
 #[derive(Clone)]

@@ -5,7 +5,8 @@
 //! for both ([`orch_compute::block::update`]).
 
 use super::context::PlanContext;
-use super::implementation::{ColumnBody, Implementation, InPlace};
+use super::implementation::{ColumnBody, Implementation};
+use super::updated::InPlace;
 use super::updates::{Redesigned, redesign};
 use crate::manifest::Device;
 use orch_ir::TensorId;

@@ -50,4 +50,5 @@ pub mod sharing;
 pub mod signature;
 pub mod substitute;
 pub mod units;
+pub mod updated;
 pub mod updates;

@@ -2,11 +2,10 @@
 
 use super::backend::Planner;
 use super::context::PlanContext;
-use super::implementation::UpdatedTensor;
 use super::known::KnownTensors;
 use super::signature::Signatures;
 use super::units::{UnitOptions, Units};
-use super::updates::updated_tensors;
+use super::updated::{UpdatedTensor, updated_tensors};
 use crate::manifest::Update;
 use orch_compute::Storage;
 use orch_ir::PrimGraph;

@@ -9,33 +9,14 @@
 
 use super::context::PlanContext;
 use super::definition::KernelDefinition;
-use super::implementation::{ColumnBody, Implementation, InPlace, PlannedColumn, UpdatedTensor};
+use super::implementation::{ColumnBody, Implementation, PlannedColumn};
 use super::kernel::KernelDesign;
-use crate::manifest::Update;
+use super::updated::{InPlace, UpdatedTensor};
 use crate::plan::candidates::CandidateColumn;
-use orch_compute::{ArgId, Storage};
+use orch_compute::ArgId;
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_template::Design;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The pairs whose types and layouts agree, each input and output once, but for inputs that are outputs as well.
-pub fn updated_tensors(graph: &PrimGraph, storage: &Storage, updates: &[Update]) -> Vec<UpdatedTensor> {
-    let mut found: Vec<UpdatedTensor> = Vec::new();
-    for &ports in updates {
-        let (Some(&(_, output)), Some(&(_, input))) =
-            (graph.outputs.get(ports.output), graph.inputs.get(ports.input))
-        else {
-            continue;
-        };
-        let form = |tensor| (storage.dtype(tensor), graph.shape(tensor), storage.layout(tensor));
-        let is_new = !found.iter().any(|other| other.output == output || other.input == input);
-        let is_returned = graph.outputs.iter().any(|(_, tensor)| *tensor == input);
-        if form(output) == form(input) && graph.producer(output).is_some() && is_new && !is_returned {
-            found.push(UpdatedTensor { ports, output, input });
-        }
-    }
-    found
-}
 
 /// What a pair asks of kernels.
 struct Between {

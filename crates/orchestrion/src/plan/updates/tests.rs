@@ -1,7 +1,7 @@
 //! Plans that update inputs, for both devices, against the interpreter of primitives.
 
 use super::*;
-use crate::manifest::{ActionInfo, SlotMemory};
+use crate::manifest::{ActionInfo, SlotMemory, Update};
 use crate::{Artifact, Executable, Model, Options, Planned, RunOptions, TensorView, TensorViewMut};
 use orch_ir::Tensor;
 
