@@ -203,7 +203,7 @@ impl Emitter<'_> {
         let Part { outer: part, rows, columns } = self.part;
         let move_elems = |emitter: &mut Self, at: ExprId, lanes: usize| {
             let value = match emitter.scatter.data {
-                ScatterData::Tensor(data) => emitter.load(data, at, lanes),
+                ScatterData::Tensor(data) => emitter.elements(data, at, lanes),
                 ScatterData::Fill(value) => {
                     let value = emitter.program.exprs.add(Expr::Const(value));
                     emitter.program.exprs.splat(value, lanes)
@@ -238,6 +238,12 @@ impl Emitter<'_> {
         self.program.exprs.load(BufferId::new(arg.index()), at, lanes, None)
     }
 
+    /// The same as elements of the result, whose type may be another.
+    fn elements(&mut self, arg: ArgId, at: ExprId, lanes: usize) -> ExprId {
+        let loaded = self.load(arg, at, lanes);
+        self.program.exprs.cast(self.scatter.dtype(), loaded)
+    }
+
     fn store(&mut self, offset: ExprId, value: ExprId) -> Stmt {
         Stmt::Store { buffer: BufferId::new(ScatterProgram::RESULT.index()), offset, value, mask: None }
     }
@@ -266,7 +272,7 @@ impl Emitter<'_> {
     /// Combines an update with what is there.
     fn update(&mut self, to: ExprId, from: ExprId, lanes: usize) -> Stmt {
         let dtype = self.scatter.dtype();
-        let new = self.load(ScatterProgram::UPDATES, from, lanes);
+        let new = self.elements(ScatterProgram::UPDATES, from, lanes);
         let Some(function) = self.scatter.combine.and_then(ReduceOp::combining) else {
             return self.store(to, new);
         };

@@ -3,6 +3,7 @@
 
 mod support;
 
+use orch_compute::expr::ArgId;
 use orch_compute::{Arg, ArgRole, CumulativeProgram, ScatterProgram, SelectionProgram, Storage, layouts};
 use orch_ir::*;
 use orch_template::selection::{SelectionSchedule, schedule};
@@ -11,6 +12,14 @@ use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::target::GPU_TARGETS;
 use orch_thread::{BufferData, ExecOptions, interpret, validate_thread};
 use support::{Random, TARGETS};
+
+/// A tensor as it is stored in a type.
+fn stored(tensor: &Tensor, dtype: DType) -> Tensor {
+    let cast = PrimOp::Map(ScalarFn::Cast(dtype));
+    orch_interp::evaluate_node(&cast, &[tensor], &orch_interp::EvalOptions::default())
+        .expect("numbers of any type")
+        .remove(0)
+}
 
 /// Runs a kernel on the inputs of a graph, and compares its outputs with the graph's.
 fn check(graph: &PrimGraph, args: &[Arg], kernel: &Kernel, inputs: &[Tensor], what: &str) {
@@ -28,7 +37,9 @@ fn check(graph: &PrimGraph, args: &[Arg], kernel: &Kernel, inputs: &[Tensor], wh
     let mut buffers: Vec<BufferData> = (bound.iter())
         .map(|arg| match arg.role {
             ArgRole::Output => BufferData::zeros(arg.dtype, arg.shape.elems()),
-            ArgRole::Input | ArgRole::Constant => BufferData::from_tensor(value(arg.tensor)),
+            ArgRole::Input | ArgRole::Constant => {
+                BufferData::from_tensor(&stored(value(arg.tensor), arg.dtype))
+            }
             // A result in the memory of the first input.
             ArgRole::Updated => BufferData::from_tensor(&inputs[0]),
         })
@@ -260,12 +271,12 @@ fn sums_up_to_each_position() {
 
 /// Data, indices of which some repeat and some are out of range, and updates.
 fn scatter_case(op: PrimOp, dtype: DType, shapes: [&[usize]; 3]) {
-    scatter_to(op.clone(), dtype, shapes, |graph| graph.add_input("x", dtype, shapes[0].to_vec()));
+    scatter_to((op.clone(), dtype, shapes), None, |graph| graph.add_input("x", dtype, shapes[0].to_vec()));
     if dtype != DType::F32 {
         return;
     }
     // Zeros that are not read.
-    scatter_to(op, dtype, shapes, |graph| {
+    scatter_to((op, dtype, shapes), None, |graph| {
         graph.add_input("x", dtype, shapes[0].to_vec());
         let zero = graph.add_constant(Tensor::zeros(dtype, Shape::from([])));
         let shape = Shape::from(shapes[0].to_vec());
@@ -273,7 +284,12 @@ fn scatter_case(op: PrimOp, dtype: DType, shapes: [&[usize]; 3]) {
     });
 }
 
-fn scatter_to(op: PrimOp, dtype: DType, shapes: [&[usize]; 3], data: impl Fn(&mut PrimGraph) -> TensorId) {
+/// With an argument that is stored in f16, if one is named.
+fn scatter_to(
+    (op, dtype, shapes): (PrimOp, DType, [&[usize]; 3]),
+    in_f16: Option<ArgId>,
+    data: impl Fn(&mut PrimGraph) -> TensorId,
+) {
     let mut graph = PrimGraph::new("g");
     let operands = [
         data(&mut graph),
@@ -291,7 +307,10 @@ fn scatter_to(op: PrimOp, dtype: DType, shapes: [&[usize]; 3], data: impl Fn(&mu
     ];
     let storage = Storage::as_stated(&graph, layouts::assign(&graph));
     let nodes: Vec<NodeId> = graph.node_ids().collect();
-    let program = ScatterProgram::of(&graph, &nodes, &storage, "test").unwrap();
+    let mut program = ScatterProgram::of(&graph, &nodes, &storage, "test").unwrap();
+    if let Some(arg) = in_f16 {
+        program.args[arg.index()].dtype = DType::F16;
+    }
     for target in &GPU_TARGETS[..1] {
         for program in [Some(program.clone()), program.updated()].into_iter().flatten() {
             let design = gpu::scatter::design(&program, target).unwrap();
@@ -312,6 +331,23 @@ fn scatter_to(op: PrimOp, dtype: DType, shapes: [&[usize]; 3], data: impl Fn(&mu
                 let kernel = scatter::lower(&program, &schedule, target);
                 let what = format!("{} {op:?} {dtype} {shapes:?}: {schedule}", target.name);
                 check(&graph, &program.args, &kernel, &inputs, &what);
+            }
+        }
+    }
+}
+
+/// Updates and data of a type other than the result's, which storage may give them.
+#[test]
+fn updates_are_of_the_stored_type() {
+    for combine in [None, Some(ReduceOp::Sum)] {
+        for (op, shapes) in [
+            (PrimOp::ScatterNd { combine }, [&[10, 37][..], &[6, 1], &[6, 37]]),
+            (PrimOp::ScatterNd { combine }, [&[40][..], &[9, 1], &[9]]),
+            (PrimOp::ScatterAlong { axis: 0, combine }, [&[8, 36][..], &[5, 36], &[5, 36]]),
+        ] {
+            for narrow in [ScatterProgram::UPDATES, ArgId(3)] {
+                let data = |graph: &mut PrimGraph| graph.add_input("x", DType::F32, shapes[0].to_vec());
+                scatter_to((op.clone(), DType::F32, shapes), Some(narrow), data);
             }
         }
     }

@@ -202,7 +202,7 @@ impl Emitter<'_> {
             let is_own = exprs.all([is_listed, is_own, exists]);
             let is_own = emitter.bind(&mut body, "is_own", is_own);
             let from = emitter.update_offset(update, column);
-            let new = emitter.load(ScatterProgram::UPDATES, from, lanes, is_own);
+            let new = emitter.elements(ScatterProgram::UPDATES, from, lanes, is_own);
             let (slot, none) = (emitter.as_number(slot), emitter.number(-1));
             let exprs = &mut emitter.program.exprs;
             let slot = exprs.select(is_own, slot, none);

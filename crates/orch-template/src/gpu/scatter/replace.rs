@@ -59,7 +59,7 @@ impl Emitter<'_> {
                 let is_kept = exprs.not(is_updated);
                 let [is_updated, is_kept] = [is_updated, is_kept].map(|is_it| exprs.and(owned.exists, is_it));
                 let from = emitter.update_offset(update, owned.column);
-                let new = emitter.load(ScatterProgram::UPDATES, from, lanes, is_updated);
+                let new = emitter.elements(ScatterProgram::UPDATES, from, lanes, is_updated);
                 let old = emitter.data(owned.slot, owned.column, is_kept);
                 let exprs = &mut emitter.program.exprs;
                 let is_updated = exprs.splat(is_updated, lanes);

@@ -109,7 +109,7 @@ impl Emitter<'_> {
             let (_, is_left) = emitter.found_slot(state.slots, number);
             let zero = emitter.index(0);
             let from = emitter.update_offset(update, zero);
-            let value = emitter.load(ScatterProgram::UPDATES, from, 1, is_left);
+            let value = emitter.elements(ScatterProgram::UPDATES, from, 1, is_left);
             vec![Stmt::Store { buffer: state.values, offset: number, value, mask: None }]
         });
         let count = self.unrolled("number", state.step, |emitter, number| {

@@ -320,6 +320,12 @@ impl<'a> Emitter<'a> {
         self.program.exprs.load(BufferId::new(arg.index()), at, lanes, mask)
     }
 
+    /// The same as elements of the result, whose type may be another.
+    pub fn elements(&mut self, arg: ArgId, at: ExprId, lanes: usize, mask: ExprId) -> ExprId {
+        let loaded = self.load(arg, at, lanes, mask);
+        self.program.exprs.cast(self.scatter.dtype(), loaded)
+    }
+
     /// What is updated.
     pub fn data(&mut self, slot: ExprId, column: ExprId, mask: ExprId) -> ExprId {
         match self.scatter.data {
@@ -328,7 +334,7 @@ impl<'a> Emitter<'a> {
                 // A result in the memory of the data is read where its own thread writes it.
                 let is_in_place = self.scatter.arg(ScatterProgram::RESULT).role == ArgRole::Updated;
                 let from = if is_in_place { ScatterProgram::RESULT } else { data };
-                self.load(from, at, self.lanes, mask)
+                self.elements(from, at, self.lanes, mask)
             }
             ScatterData::Fill(value) => {
                 let value = self.program.exprs.add(Expr::Const(value));
