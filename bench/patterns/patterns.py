@@ -468,8 +468,8 @@ def attention_in_five_dimensions(g):
     g.output(g.MatMul(g.Softmax(scores, axis=-1), v))
 
 
-# On CPUs products beside a softmax of two kernels are as fast as one kernel that reads copied heads: 6 % slower on one thread of a
-# Zen 4, 8 % faster on two.
+# On CPUs products beside a softmax of two kernels are as fast as one kernel that reads copied heads: 6 % slower on one thread of an
+# AMD EPYC, 8 % faster on two.
 @pattern(4, 2, by=["expand", "gather"])
 def attention_of_grouped_heads(g, by):
     q, k, v = g.input(1, 8, 64, 32), g.input(1, 2, 64, 32), g.input(1, 2, 64, 32)
