@@ -4,8 +4,8 @@
 //! the equation, its guards, how far results may differ, and where it comes from; they are listed in [`rules::ALL`],
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
-//! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`] as far as
-//! a target wants, as [`phase_convolutions`] does, [`merge_products`], [`stage_inputs`], [`patch_products`] and [`align_rows`] for
+//! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`] and
+//! [`phase_convolutions`] as far as a target wants, [`merge_products`], [`stage_inputs`], [`patch_products`] and [`align_rows`] for
 //! GPUs. [`unmerge_products`] shows merged products as single ones.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.

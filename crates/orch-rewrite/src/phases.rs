@@ -90,24 +90,23 @@ impl Phases {
             taps.iter().map(|taps| of_taps(&flipped, taps, &strides)).collect();
         let mut phases =
             Self { groups: spec.groups, strides, from, to, each, maps: y[1], taps, weights: weights? };
-        // Groups keep their maps together.
-        if phases.groups > 1 || phases.is_one_window() {
+        if phases.groups > 1 || phases.is_one_convolution() {
             return Some(phases);
         }
         let window = phases.joined_window()?;
-        let terms: usize = window.iter().map(|taps| taps.count).product::<usize>() * x[1];
+        let k: usize = window.iter().map(|taps| taps.count).product::<usize>() * x[1];
         let results = x[0] * phases.maps * phases.taps.len() * phases.each.iter().product::<usize>();
-        if 2.0 * results as f64 * terms as f64 <= joined_flops {
+        if 2.0 * results as f64 * k as f64 <= joined_flops {
             phases.join(window)?;
         }
         Some(phases)
     }
 
-    /// Whether all phases read the same of the operand.
-    fn is_one_window(&self) -> bool {
+    /// Whether all phases read the same of the operand, all of its channels: groups keep their maps together.
+    fn is_one_convolution(&self) -> bool {
         let window =
             |taps: &[Taps]| -> Vec<_> { taps.iter().map(|taps| (taps.count, taps.low, taps.high)).collect() };
-        self.taps.iter().all(|taps| window(taps) == window(&self.taps[0]))
+        self.groups == 1 && self.taps.iter().all(|taps| window(taps) == window(&self.taps[0]))
     }
 
     /// A window that has those of all phases.
@@ -146,11 +145,10 @@ impl Phases {
         };
         let batch = graph.shape(x)[0];
         let phases = self.taps.len();
-        // Groups keep their maps together.
-        let stacked = if self.groups == 1 && self.is_one_window() {
+        let stacked = if self.is_one_convolution() {
             let values: Vec<&Tensor> = self.weights.iter().collect();
-            let joined = evaluate_node(&PrimOp::Concat { axis: 0 }, &values, &EvalOptions::default());
-            let weights = graph.add_constant(joined.expect(expected).remove(0));
+            let joined = evaluated(&PrimOp::Concat { axis: 0 }, &values);
+            let weights = graph.add_constant(joined.expect(expected));
             self.convolution(graph, (x, weights), &self.taps[0])
         } else {
             let mut parts = Vec::new();

@@ -200,12 +200,13 @@ impl<L: KernelLaunch> Program<L> {
         if violations.is_empty() { Ok(()) } else { Err(ProgramError { violations }) }
     }
 
-    /// The base by which steps that access the same memory know each other: that of an input for the output that updates it.
-    pub(crate) fn identity(&self, base: Base) -> Base {
-        match base {
-            Base::Output(output) => self.update_of(output).map_or(base, |update| Base::Input(update.input)),
-            Base::Arena | Base::Constant(_) | Base::Input(_) => base,
-        }
+    /// A range by which steps that access the same memory know each other: that of an input for the output that updates it.
+    pub(crate) fn identity(&self, range: BufferRef) -> BufferRef {
+        let update = match range.base {
+            Base::Output(output) => self.update_of(output),
+            Base::Arena | Base::Constant(_) | Base::Input(_) => None,
+        };
+        BufferRef { base: update.map_or(range.base, |update| Base::Input(update.input)), ..range }
     }
 
     /// The update by an output.

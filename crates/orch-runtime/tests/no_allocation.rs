@@ -7,8 +7,8 @@
 use orch_ir::DType;
 use orch_runtime::Machine;
 use orch_runtime::cpu::{
-    Action, Base, BufferRef, Chunking, CompileCache, Compiler, CompilerOptions, CpuProgram, CpuStep, Joined,
-    Launch, Piece, Pool, PoolOptions, Program, Source,
+    Action, Base, BufferRef, Chunking, CompileCache, Compiler, CompilerOptions, CpuProgram, CpuStep,
+    JoinedLaunches, Launch, Piece, Pool, PoolOptions, Program, Source,
 };
 use orch_runtime::cuda;
 use orch_runtime::view::{TensorView, TensorViewMut};
@@ -144,7 +144,7 @@ fn main() {
     std::fs::remove_dir_all(&folder).unwrap();
     let pool = Arc::new(Pool::new(PoolOptions { threads: 3, pin: false }));
     let pieces = [3, 4].map(|step| [0..1000, 1000..4096].map(|tasks| Piece { step, tasks })).concat();
-    let joined = vec![Joined { steps: 3..5, pieces }];
+    let joined = vec![JoinedLaunches { steps: 3..5, pieces }];
     let mut executable = CpuProgram::new(program, pool).unwrap().with_joined(joined).unwrap().executable();
     let input: Vec<u8> = (0..4096).flat_map(|i| (i as f32).to_le_bytes()).collect();
     let (mut first, mut second) = (vec![0; input.len()], vec![0; input.len()]);

@@ -94,7 +94,7 @@ const NAME: &CStr = c"dltensor";
 const VERSIONED_NAME: &CStr = c"dltensor_versioned";
 
 /// How a tensor lies in memory.
-pub struct Layout {
+pub struct StridedLayout {
     /// Its element type.
     pub element: ElementType,
     /// Its sizes.
@@ -103,7 +103,7 @@ pub struct Layout {
     pub strides: Vec<i64>,
 }
 
-impl Layout {
+impl StridedLayout {
     /// Whether these strides, one for each dimension, lead to the same elements: those of dimensions of one element say nothing.
     pub fn has_strides(&self, strides: impl Iterator<Item = i64>) -> bool {
         let expected = self.shape.iter().zip(&self.strides);
@@ -149,7 +149,12 @@ impl Describe {
     ///
     /// # Errors
     /// What the library says.
-    pub fn address(self, object: &Bound<'_, PyAny>, gpu: i32, layout: &Layout) -> PyResult<Option<u64>> {
+    pub fn address(
+        self,
+        object: &Bound<'_, PyAny>,
+        gpu: i32,
+        layout: &StridedLayout,
+    ) -> PyResult<Option<u64>> {
         let description = self.description(object)?;
         let device = Device { kind: CUDA, ordinal: gpu };
         let rank = layout.shape.len();

@@ -1,6 +1,6 @@
 //! Tensors of Python's libraries: as views for a run, and memory for its outputs.
 
-use crate::dlpack::{self, Describe, Described, ElementType, Layout, describe_capsule};
+use crate::dlpack::{self, Describe, Described, ElementType, StridedLayout, describe_capsule};
 use crate::errors;
 use orchestrion::{DType, Tensor, TensorView, TensorViewMut, extent, is_row_major};
 use pyo3::intern;
@@ -562,7 +562,7 @@ pub struct TracedLayout {
     pub dtype: DType,
     /// Its shape with the dimensions in that order.
     pub ordered: Vec<usize>,
-    layout: Layout,
+    layout: StridedLayout,
 }
 
 impl TracedLayout {
@@ -577,7 +577,7 @@ impl TracedLayout {
             *strides.get_mut(dim)? = stride;
             stride = stride.checked_mul(size)?;
         }
-        Some(Self { dtype, ordered, layout: Layout { element: element_of(dtype), shape, strides } })
+        Some(Self { dtype, ordered, layout: StridedLayout { element: element_of(dtype), shape, strides } })
     }
 
     /// Whether a tensor of these strides lies so.

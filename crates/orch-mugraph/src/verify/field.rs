@@ -98,7 +98,7 @@ pub struct Modulus {
 /// Products of two residues that fit in 128 bits together.
 const LAZY: usize = 64;
 
-/// Columns of a matrix product whose sums are in registers.
+/// Columns of a matrix product whose accumulators are in registers.
 const GROUP: usize = 4;
 
 /// Groups of columns of so many rows of the right operand that stay in the first cache.
@@ -223,15 +223,15 @@ impl Modulus {
                 }
                 for i in 0..m {
                     let factors = &lhs[i * k + start..][..depth];
-                    let sums = out[i * n + first..][..width].chunks_mut(GROUP);
-                    for (group, slots) in sums.enumerate() {
-                        let mut sums = [0u128; GROUP];
+                    let results = out[i * n + first..][..width].chunks_mut(GROUP);
+                    for (group, slots) in results.enumerate() {
+                        let mut accumulators = [0u128; GROUP];
                         for (&factor, row) in factors.iter().zip(&panel[..depth]) {
-                            for (sum, &x) in sums.iter_mut().zip(&row[group]) {
+                            for (sum, &x) in accumulators.iter_mut().zip(&row[group]) {
                                 *sum += u128::from(factor) * u128::from(x);
                             }
                         }
-                        for (slot, sum) in slots.iter_mut().zip(sums) {
+                        for (slot, sum) in slots.iter_mut().zip(accumulators) {
                             *slot = self.add(*slot, self.reduce(sum));
                         }
                     }

@@ -5,7 +5,7 @@
 //! allocates nothing, except for host routines and for tensors of the caller that are not row-major or not 8-byte aligned.
 
 use super::aligned::{ALIGN_BYTES, AlignedBuffer};
-use super::joined::{self, Joined};
+use super::joined::{self, JoinedLaunches};
 use super::launch::{Action, Launch, Program, scratch_bytes};
 use super::memory::{Memory, PointerTable, Scratch};
 use super::pool::{Chunking, LoopCall, Pool};
@@ -22,14 +22,14 @@ use std::time::{Duration, Instant};
 /// A program whose constants are in place. Executables of it may run at the same time.
 pub struct CpuProgram {
     program: Arc<Program>,
-    joined: Arc<[Joined]>,
+    joined: Arc<[JoinedLaunches]>,
     pool: Arc<Pool>,
 }
 
 /// A program with memory to run in.
 pub struct CpuExecutable {
     program: Arc<Program>,
-    joined: Arc<[Joined]>,
+    joined: Arc<[JoinedLaunches]>,
     pool: Arc<Pool>,
     memory: Memory,
     scratch: Scratch,
@@ -65,7 +65,7 @@ impl CpuProgram {
     ///
     /// # Errors
     /// If the launches depend on each other, or their pieces are not their tasks.
-    pub fn with_joined(self, joined: Vec<Joined>) -> Result<Self, ProgramError> {
+    pub fn with_joined(self, joined: Vec<JoinedLaunches>) -> Result<Self, ProgramError> {
         let violations = joined::check(&self.program, &joined);
         if violations.is_empty() {
             Ok(Self { joined: joined.into(), ..self })
@@ -86,15 +86,15 @@ impl CpuProgram {
 
 /// What several threads use while kernels run.
 #[derive(Clone, Copy)]
-struct LaunchMemory<'a> {
+struct KernelMemory<'a> {
     pointers: &'a PointerTable,
     scratch: &'a Scratch,
 }
 
 // SAFETY: the pointer table is only read while kernels run, and the scratch memory is split by thread.
-unsafe impl Sync for LaunchMemory<'_> {}
+unsafe impl Sync for KernelMemory<'_> {}
 
-impl LaunchMemory<'_> {
+impl KernelMemory<'_> {
     /// # Safety
     /// As [`CpuKernel::call`](super::kernel::CpuKernel), with a thread index that no other call is using; `launch` must be that of step
     /// `idx`.
@@ -163,7 +163,7 @@ impl CpuExecutable {
         &mut self,
         inputs: impl ExactSizeIterator<Item = Option<&'a TensorView<'a>>> + Clone,
         outputs: &mut [TensorViewMut<'_>],
-        joined: &[Joined],
+        joined: &[JoinedLaunches],
         after_step: &mut dyn FnMut(usize),
     ) -> Result<(), RunError> {
         let Program { input_bytes, output_bytes, updates, .. } = &*self.program;
@@ -209,7 +209,11 @@ impl CpuExecutable {
 
     /// # Safety
     /// Launches may be joined, with these pieces; otherwise as [`run_step`](Self::run_step).
-    unsafe fn run_steps(&self, joined: &[Joined], after_step: &mut dyn FnMut(usize)) -> Result<(), RunError> {
+    unsafe fn run_steps(
+        &self,
+        joined: &[JoinedLaunches],
+        after_step: &mut dyn FnMut(usize),
+    ) -> Result<(), RunError> {
         let mut joined = joined.iter().peekable();
         let mut step = 0;
         while step < self.program.steps.len() {
@@ -229,9 +233,9 @@ impl CpuExecutable {
 
     /// # Safety
     /// As [`run_steps`](Self::run_steps).
-    unsafe fn run_joined(&self, joined: &Joined) {
+    unsafe fn run_joined(&self, joined: &JoinedLaunches) {
         let (program, pool) = (&*self.program, &self.pool);
-        let kernels = LaunchMemory { pointers: &self.pointers, scratch: &self.scratch };
+        let kernels = KernelMemory { pointers: &self.pointers, scratch: &self.scratch };
         pool.run(joined.pieces.len() as i64, Chunking::Each, &|call| {
             for (step, call) in joined.calls(call) {
                 if let Action::Launch(launch) = &program.steps[step].action {
@@ -274,7 +278,7 @@ impl CpuExecutable {
     /// # Safety
     /// `launch` must be that of step `idx`; otherwise as [`run_step`](Self::run_step).
     unsafe fn launch(&self, launch: &Launch, idx: usize) {
-        let kernels = LaunchMemory { pointers: &self.pointers, scratch: &self.scratch };
+        let kernels = KernelMemory { pointers: &self.pointers, scratch: &self.scratch };
         self.pool.run(launch.kernel.tasks(), launch.chunking, &|call| {
             // SAFETY: ranges are valid by the promise of this function; concurrent calls have disjoint tasks, and the
             // pool uses each thread index, below the number of scratch parts, for one call at a time, and names the task before only if no

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 /// Consecutive launches whose tasks are dealt to threads as one list.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Joined {
+pub struct JoinedLaunches {
     /// The steps.
     pub steps: Range<usize>,
     /// Their tasks, in the order in which they are dealt: should take about the same time each.
@@ -32,7 +32,7 @@ pub struct Piece {
     pub tasks: Range<i64>,
 }
 
-impl Joined {
+impl JoinedLaunches {
     /// The calls of kernels that a call of the loop over pieces consists of: each with its step.
     pub(super) fn calls(&self, call: &LoopCall) -> impl Iterator<Item = (usize, LoopCall)> {
         let piece = |number: i64| self.pieces.get(usize::try_from(number).ok()?);
@@ -48,10 +48,10 @@ impl Joined {
 }
 
 /// What is wrong with launches that are to be joined, as clauses.
-pub(super) fn check(program: &Program, joined: &[Joined]) -> Vec<String> {
+pub(super) fn check(program: &Program, joined: &[JoinedLaunches]) -> Vec<String> {
     let mut violations = Vec::new();
     let mut free = 0;
-    for Joined { steps, pieces } in joined {
+    for JoinedLaunches { steps, pieces } in joined {
         let mut report = |what: &str| violations.push(format!("joined steps {steps:?} {what}"));
         let launches: Option<Vec<&Launch>> =
             program.steps.get(steps.clone()).and_then(|steps| steps.iter().map(launch).collect());
@@ -81,8 +81,7 @@ fn launch(step: &super::CpuStep) -> Option<&Launch> {
 
 /// The ranges of a launch, those of updated outputs as of their inputs.
 fn known(program: &Program, launch: &Launch) -> Vec<BufferRef> {
-    let known = |range: &BufferRef| BufferRef { base: program.identity(range.base), ..*range };
-    launch.buffers.iter().map(known).collect()
+    launch.buffers.iter().map(|range| program.identity(*range)).collect()
 }
 
 /// True if the pieces have each task of each launch once.

@@ -25,7 +25,7 @@ pub use calibrate::{Calibration, calibrate};
 pub use compiler::{CompileError, Compiler, CompilerOptions, Tuning};
 pub use executable::{CpuExecutable, CpuProgram};
 pub use isa::missing_extensions;
-pub use joined::{Joined, Piece};
+pub use joined::{JoinedLaunches, Piece};
 pub use kernel::CpuKernel;
 pub use launch::{Action, CpuStep, Launch, Program};
 pub use library::{Library, LoadError};

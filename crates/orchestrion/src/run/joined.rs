@@ -7,7 +7,7 @@ use super::launch::buffer_ref;
 use crate::manifest::{ActionInfo, Device, Manifest, StepInfo};
 use crate::plan::sharing::{SharedWork, gains, joined_us, pieces, separate_us};
 use orch_runtime::conflict;
-use orch_runtime::cpu::{Joined, Piece};
+use orch_runtime::cpu::{JoinedLaunches, Piece};
 use orch_runtime::program::{Base, BufferRef};
 use serde::Serialize;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub fn joined_steps(manifest: &Manifest, threads: usize) -> Vec<JoinedSteps> {
         return Vec::new();
     }
     let mut joined = Vec::new();
-    let mut open = OpenRange::default();
+    let mut open = OpenSteps::default();
     for (number, step) in manifest.steps.iter().enumerate() {
         let Some(work) = work(manifest, step) else {
             joined.extend(open.close(number, threads));
@@ -46,7 +46,7 @@ pub fn joined_steps(manifest: &Manifest, threads: usize) -> Vec<JoinedSteps> {
 }
 
 /// The same, with the work items cut for the threads.
-pub fn joined(manifest: &Manifest, threads: usize) -> Vec<Joined> {
+pub fn joined(manifest: &Manifest, threads: usize) -> Vec<JoinedLaunches> {
     let cut = |JoinedSteps { steps, .. }: JoinedSteps| {
         let works: Vec<SharedWork> =
             manifest.steps[steps.clone()].iter().filter_map(|step| work(manifest, step)).collect();
@@ -54,19 +54,19 @@ pub fn joined(manifest: &Manifest, threads: usize) -> Vec<Joined> {
             step: steps.start + piece.launch,
             tasks: piece.tasks.start as i64..piece.tasks.end as i64,
         });
-        Joined { pieces: pieces.collect(), steps }
+        JoinedLaunches { pieces: pieces.collect(), steps }
     };
     joined_steps(manifest, threads).into_iter().map(cut).collect()
 }
 
 /// Steps that so far run together.
 #[derive(Default)]
-struct OpenRange {
+struct OpenSteps {
     works: Vec<SharedWork>,
     ranges: Vec<Vec<BufferRef>>,
 }
 
-impl OpenRange {
+impl OpenSteps {
     /// Empties it; the steps, if they are several, which end before this one.
     fn close(&mut self, end: usize, threads: usize) -> Option<JoinedSteps> {
         self.ranges.clear();

@@ -31,7 +31,7 @@ pub struct Remembered {
 
 /// A record.
 #[derive(Serialize, Deserialize)]
-struct Record {
+struct ChoiceRecord {
     mode: String,
     costs: LaunchCosts,
     was_beaten: bool,
@@ -55,14 +55,15 @@ impl LaunchMemory {
 
     /// What was chosen; `None` if nothing was, or the record is damaged.
     pub fn read(&self) -> Option<Remembered> {
-        let Record { mode, costs, was_beaten } = self.database.get(&self.key)?;
+        let ChoiceRecord { mode, costs, was_beaten } = self.database.get(&self.key)?;
         Some(Remembered { mode: Execution::of_name(&mode)?, costs, was_beaten })
     }
 
     /// Remembers a choice in place of what was; one that cannot be written is made anew by the next process.
     pub fn write(&self, choice: &Remembered) {
         let Remembered { mode, costs, was_beaten } = *choice;
-        let _ = self.database.put(&self.key, &Record { mode: mode.name().to_owned(), costs, was_beaten });
+        let _ =
+            self.database.put(&self.key, &ChoiceRecord { mode: mode.name().to_owned(), costs, was_beaten });
     }
 }
 

@@ -74,7 +74,7 @@ pub struct Launches {
 }
 
 struct State {
-    phase: Phase,
+    phase: ChoicePhase,
     /// The number of the next run whose cost is wanted.
     number: u64,
     /// Runs between audits; `None` without a memory, or if the caller has chosen: then there are none.
@@ -83,7 +83,7 @@ struct State {
     was_beaten: bool,
 }
 
-enum Phase {
+enum ChoicePhase {
     /// Nothing is chosen.
     Choosing(Trial),
     /// A mode is in use, ...
@@ -114,7 +114,7 @@ impl Launches {
         let phase = match (mode, memory.as_ref().and_then(LaunchMemory::read)) {
             (Some(mode), _) => {
                 period = None;
-                Phase::Chosen(LaunchChoice { mode, costs: None, is_remembered: false }, Audit::Never)
+                ChoicePhase::Chosen(LaunchChoice { mode, costs: None, is_remembered: false }, Audit::Never)
             }
             (None, Some(remembered)) => {
                 was_beaten = remembered.was_beaten;
@@ -123,9 +123,9 @@ impl Launches {
                     costs: Some(remembered.costs),
                     is_remembered: true,
                 };
-                Phase::Chosen(choice, Audit::In(if was_beaten || is_drawn { 0 } else { FIRST_PERIOD }))
+                ChoicePhase::Chosen(choice, Audit::In(if was_beaten || is_drawn { 0 } else { FIRST_PERIOD }))
             }
-            (None, None) => Phase::Choosing(Trial::new(0)),
+            (None, None) => ChoicePhase::Choosing(Trial::new(0)),
         };
         Self { state: Mutex::new(State { phase, number: 0, period, was_beaten }), memory }
     }
@@ -133,14 +133,14 @@ impl Launches {
     /// The mode that was chosen; `None` as long as the first runs are timed.
     pub fn choice(&self) -> Option<LaunchChoice> {
         match self.state().phase {
-            Phase::Choosing(_) => None,
-            Phase::Chosen(choice, _) => Some(choice),
+            ChoicePhase::Choosing(_) => None,
+            ChoicePhase::Chosen(choice, _) => Some(choice),
         }
     }
 
     /// Whether modes are compared by the present runs.
     pub fn is_trial(&self) -> bool {
-        matches!(self.state().phase, Phase::Choosing(_) | Phase::Chosen(_, Audit::Now(_)))
+        matches!(self.state().phase, ChoicePhase::Choosing(_) | ChoicePhase::Chosen(_, Audit::Now(_)))
     }
 
     /// Makes ready for the next run, in this stream. As long as modes are compared, the times of runs that have ended since are recorded;
@@ -189,7 +189,7 @@ impl Launches {
 
 impl State {
     fn next(&mut self) -> NextRun {
-        if let Phase::Chosen(_, audit) = &mut self.phase {
+        if let ChoicePhase::Chosen(_, audit) = &mut self.phase {
             match audit {
                 Audit::In(0) => *audit = Audit::Now(Trial::new(self.number)),
                 Audit::In(runs) => *runs -= 1,
@@ -197,8 +197,10 @@ impl State {
             }
         }
         let (number, mode) = match &mut self.phase {
-            Phase::Choosing(trial) | Phase::Chosen(_, Audit::Now(trial)) => trial.next(),
-            Phase::Chosen(LaunchChoice { mode, .. }, _) => return NextRun { mode: *mode, number: None },
+            ChoicePhase::Choosing(trial) | ChoicePhase::Chosen(_, Audit::Now(trial)) => trial.next(),
+            ChoicePhase::Chosen(LaunchChoice { mode, .. }, _) => {
+                return NextRun { mode: *mode, number: None };
+            }
         };
         self.number = number + 1;
         NextRun { mode, number: Some(number) }
@@ -207,7 +209,7 @@ impl State {
     /// Takes the cost of a run; what is to be remembered from now on, if that has changed.
     fn record(&mut self, run: &TimedRun) -> Option<Remembered> {
         match &mut self.phase {
-            Phase::Choosing(trial) => {
+            ChoicePhase::Choosing(trial) => {
                 trial.record(run);
                 if trial.rounds() < ROUNDS {
                     return None;
@@ -215,7 +217,7 @@ impl State {
                 self.decide();
                 self.remembered()
             }
-            Phase::Chosen(choice, Audit::Now(trial)) => {
+            ChoicePhase::Chosen(choice, Audit::Now(trial)) => {
                 trial.record(run);
                 if trial.rounds() < AUDIT_ROUNDS {
                     return None;
@@ -223,13 +225,13 @@ impl State {
                 let better = trial.beats(choice.mode);
                 self.end_audit(better)
             }
-            Phase::Chosen(_, Audit::In(_) | Audit::Never) => None,
+            ChoicePhase::Chosen(_, Audit::In(_) | Audit::Never) => None,
         }
     }
 
     /// Draws the consequences of an audit, in which `better` has clearly beaten the choice.
     fn end_audit(&mut self, better: Option<(Execution, LaunchCosts)>) -> Option<Remembered> {
-        let Phase::Chosen(choice, audit) = &mut self.phase else { return None };
+        let ChoicePhase::Chosen(choice, audit) = &mut self.phase else { return None };
         let was_beaten = std::mem::replace(&mut self.was_beaten, better.is_some());
         *audit = match (better, was_beaten) {
             (Some((mode, costs)), true) => {
@@ -248,23 +250,23 @@ impl State {
     }
 
     fn remembered(&self) -> Option<Remembered> {
-        let Phase::Chosen(LaunchChoice { mode, costs, .. }, _) = self.phase else { return None };
+        let ChoicePhase::Chosen(LaunchChoice { mode, costs, .. }, _) = self.phase else { return None };
         Some(Remembered { mode, costs: costs?, was_beaten: self.was_beaten })
     }
 
     fn decide(&mut self) -> LaunchChoice {
         let later = self.period.map_or(Audit::Never, Audit::In);
         match &mut self.phase {
-            Phase::Choosing(trial) => {
+            ChoicePhase::Choosing(trial) => {
                 let (mode, costs) = match trial.best() {
                     Some((mode, costs)) => (mode, Some(costs)),
                     None => (Execution::default(), None),
                 };
                 let choice = LaunchChoice { mode, costs, is_remembered: false };
-                self.phase = Phase::Chosen(choice, later);
+                self.phase = ChoicePhase::Chosen(choice, later);
                 choice
             }
-            Phase::Chosen(choice, audit) => {
+            ChoicePhase::Chosen(choice, audit) => {
                 if let Audit::Now(_) = audit {
                     *audit = later;
                 }

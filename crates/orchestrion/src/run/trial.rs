@@ -48,7 +48,7 @@ pub struct LaunchCosts {
 }
 
 /// Costs of the runs of one round.
-type Round = [ModeCost; MODES.len()];
+type RoundCosts = [ModeCost; MODES.len()];
 
 /// Runs in all modes by turns.
 pub struct Trial {
@@ -94,7 +94,7 @@ impl Trial {
     /// The simplest mode that takes at most [`MARGIN`] more than the one of the least median, and the costs; `None` as long as no round is
     /// known.
     pub fn best(&self) -> Option<(Execution, LaunchCosts)> {
-        let rounds: Vec<Round> = self.whole().collect();
+        let rounds: Vec<RoundCosts> = self.whole().collect();
         if rounds.is_empty() {
             return None;
         }
@@ -117,7 +117,7 @@ impl Trial {
     pub fn beats(&self, in_use: Execution) -> Option<(Execution, LaunchCosts)> {
         let (best, costs) = self.best().filter(|(best, _)| *best != in_use)?;
         let number = |mode: Execution| MODES.iter().position(|known| *known == mode).unwrap_or(0);
-        let rounds: Vec<Round> = self.whole().collect();
+        let rounds: Vec<RoundCosts> = self.whole().collect();
         let ratios = ratios(&rounds, number(in_use), number(best));
         let lost = ratios.iter().filter(|ratio| **ratio <= 1.0).count();
         let is_clear =
@@ -126,7 +126,7 @@ impl Trial {
     }
 
     /// The rounds of which all is known.
-    fn whole(&self) -> impl Iterator<Item = Round> {
+    fn whole(&self) -> impl Iterator<Item = RoundCosts> {
         self.costs.iter().filter_map(|[a, b, c]| Some([(*a)?, (*b)?, (*c)?]))
     }
 }
@@ -141,7 +141,7 @@ fn position(run: u64) -> usize {
 }
 
 /// What a mode takes by what another takes, in each round.
-fn ratios(rounds: &[Round], mode: usize, other: usize) -> Vec<f64> {
+fn ratios(rounds: &[RoundCosts], mode: usize, other: usize) -> Vec<f64> {
     rounds.iter().map(|round| round[mode].run_us / round[other].run_us).collect()
 }
 

@@ -47,14 +47,14 @@ fn program() -> Program {
 }
 
 /// The tasks of some steps in pieces of a size, the last step's first.
-fn joined(steps: Range<usize>, size: i64) -> Joined {
+fn joined(steps: Range<usize>, size: i64) -> JoinedLaunches {
     let mut pieces = Vec::new();
     for step in steps.clone().rev() {
         let tasks = ELEMS[step] as i64;
         let cut = |begin: i64| Piece { step, tasks: begin..(begin + size).min(tasks) };
         pieces.extend((0..tasks).step_by(size as usize).map(cut));
     }
-    Joined { steps, pieces }
+    JoinedLaunches { steps, pieces }
 }
 
 static OUTPUT_ELEMS: [usize; 4] = [60, 7, 33, 7];
@@ -104,11 +104,11 @@ fn profiles_have_joined_steps_by_themselves() {
 
 #[test]
 fn what_may_not_be_joined_is_refused() {
-    let violations = |joined: Vec<Joined>| match prepared(2).with_joined(joined) {
+    let violations = |joined: Vec<JoinedLaunches>| match prepared(2).with_joined(joined) {
         Ok(_) => Vec::new(),
         Err(error) => error.violations,
     };
-    let tasks = |mut joined: Joined, change: &dyn Fn(&mut Vec<Piece>)| {
+    let tasks = |mut joined: JoinedLaunches, change: &dyn Fn(&mut Vec<Piece>)| {
         change(&mut joined.pieces);
         violations(vec![joined])
     };
@@ -122,7 +122,7 @@ fn what_may_not_be_joined_is_refused() {
     let own = "are not two or more launches of their own";
     assert_eq!(violations(vec![joined(0..1, 9)]), [format!("joined steps 0..1 {own}")]);
     assert_eq!(violations(vec![joined(0..2, 9), joined(1..3, 9)]), [format!("joined steps 1..3 {own}")]);
-    let beyond = Joined { steps: 3..5, pieces: Vec::new() };
+    let beyond = JoinedLaunches { steps: 3..5, pieces: Vec::new() };
     assert_eq!(violations(vec![beyond]), [format!("joined steps 3..5 {own}")]);
     let once = ["joined steps 0..2 do not have each task once"];
     assert_eq!(tasks(joined(0..2, 9), &|pieces| _ = pieces.pop()), once);

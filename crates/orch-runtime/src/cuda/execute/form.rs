@@ -217,9 +217,8 @@ impl CudaExecutable {
             }
             Execution::BranchedGraph => {
                 let program = &self.source.program;
-                let known = |range: BufferRef| BufferRef { base: program.identity(range.base), ..range };
                 let ranges: Vec<_> = (program.steps[steps].iter())
-                    .map(|step| step.buffers().into_iter().map(known).collect())
+                    .map(|step| step.buffers().into_iter().map(|range| program.identity(range)).collect())
                     .collect();
                 dependencies(&ranges)
             }

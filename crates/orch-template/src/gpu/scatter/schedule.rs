@@ -96,12 +96,11 @@ impl GpuScatterSchedule {
     /// The schedule of a scatter; `None` if a tile has more updates than i32 can number.
     pub fn of(scatter: &ScatterProgram, target: &GpuTarget) -> Option<Self> {
         // Tiles of elements look at the same updates again for each part of the rows: fewer and larger ones may take less.
-        let shares: &[usize] = match scatter.index {
-            ScatterIndex::Elements => &[2, 4],
-            ScatterIndex::Tuples(_) => &[4],
+        let of_sm: &[usize] = match scatter.index {
+            ScatterIndex::Elements => &[1, 2],
+            ScatterIndex::Tuples(_) => &[2],
         };
-        let schedules =
-            shares.iter().map(|halves| Self::with_tiles(scatter, target, halves * target.sms / 2));
+        let schedules = of_sm.iter().map(|tiles| Self::with_tiles(scatter, target, tiles * target.sms));
         let numbered = schedules.filter(|schedule| i32::try_from(schedule.updates(scatter)).is_ok());
         numbered.min_by(|a, b| a.cycles(scatter, target).total_cmp(&b.cycles(scatter, target)))
     }

@@ -179,9 +179,9 @@ fn gpu() -> DeviceInfo {
 }
 
 /// A cache folder, and what processes find there.
-struct Cache(Scratch);
+struct CacheFolder(Scratch);
 
-impl Cache {
+impl CacheFolder {
     fn new() -> Self {
         Self(Scratch::new().unwrap())
     }
@@ -229,7 +229,7 @@ const LINE_IS_BEST: [f64; 3] = [50.0, 30.0, 40.0];
 
 #[test]
 fn a_choice_is_remembered_by_later_processes() {
-    let cache = Cache::new();
+    let cache = CacheFolder::new();
     let first = cache.runs(77, false, &mut |mode, _| LINE_IS_BEST[mode]);
     assert!(first.choice().is_none() && cache.files().is_empty());
     let first = cache.runs(78, false, &mut |mode, _| LINE_IS_BEST[mode]).choice().unwrap();
@@ -253,7 +253,7 @@ fn a_choice_is_remembered_by_later_processes() {
 
 #[test]
 fn another_plan_gpu_driver_or_library_is_decided_anew() {
-    let cache = Cache::new();
+    let cache = CacheFolder::new();
     cache.runs(78, false, &mut |mode, _| LINE_IS_BEST[mode]);
     let read = |plan: &Manifest, gpu: &DeviceInfo, libraries: &[String]| {
         LaunchMemory::open(cache.0.path(), plan, gpu, libraries).unwrap().read()
@@ -283,7 +283,7 @@ fn another_plan_gpu_driver_or_library_is_decided_anew() {
 
 #[test]
 fn damaged_and_foreign_records_are_decided_anew_and_replaced() {
-    let cache = Cache::new();
+    let cache = CacheFolder::new();
     let us: Times<'_> = &mut |mode, _| LINE_IS_BEST[mode];
     cache.runs(78, false, us);
     let [file] = &cache.files()[..] else { panic!("{:?}", cache.files()) };
@@ -301,7 +301,7 @@ fn damaged_and_foreign_records_are_decided_anew_and_replaced() {
 
 #[test]
 fn a_choice_that_has_become_wrong_is_replaced_after_two_audits() {
-    let cache = Cache::new();
+    let cache = CacheFolder::new();
     cache.runs(78, false, &mut |mode, _| LINE_IS_BEST[mode]);
     let now: Times<'_> = &mut |mode, _| [50.0, 45.0, 40.0][mode];
     // In one process that runs for long.
@@ -328,7 +328,7 @@ fn a_choice_that_has_become_wrong_is_replaced_after_two_audits() {
 
 #[test]
 fn an_audit_that_the_choice_survives_is_rarer_next_time_and_forgets_an_earlier_one() {
-    let cache = Cache::new();
+    let cache = CacheFolder::new();
     cache.runs(78, false, &mut |mode, _| LINE_IS_BEST[mode]);
     cache.runs(60, true, &mut |mode, _| [50.0, 30.0, 25.0][mode]);
     assert!(cache.memory().read().unwrap().was_beaten);
@@ -346,7 +346,7 @@ fn an_audit_that_the_choice_survives_is_rarer_next_time_and_forgets_an_earlier_o
 
 #[test]
 fn an_audit_can_be_ended_and_costs_of_earlier_trials_do_not_count() {
-    let cache = Cache::new();
+    let cache = CacheFolder::new();
     let launches = cache.process(false);
     let mut late = Vec::new();
     for _ in 0..6 {
@@ -366,7 +366,7 @@ fn an_audit_can_be_ended_and_costs_of_earlier_trials_do_not_count() {
 fn changed_by_noise(quiet_us: [f64; 3], in_use: Execution) -> usize {
     let mut changed = 0;
     for seed in 0..100 {
-        let cache = Cache::new();
+        let cache = CacheFolder::new();
         let costs = choice(|mode, _| quiet_us[mode]).costs.unwrap();
         cache.memory().write(&Remembered { mode: in_use, costs, was_beaten: false });
         let launches = cache.process(true);
@@ -376,7 +376,7 @@ fn changed_by_noise(quiet_us: [f64; 3], in_use: Execution) -> usize {
         for _ in 0..10 {
             runs.make(60, &mut noise);
             let mut state = launches.state();
-            if let Phase::Chosen(_, audit @ Audit::In(_)) = &mut state.phase {
+            if let ChoicePhase::Chosen(_, audit @ Audit::In(_)) = &mut state.phase {
                 *audit = Audit::In(0);
             }
         }
