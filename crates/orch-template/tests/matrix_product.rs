@@ -5,7 +5,8 @@ use orch_compute::operands::OperandRounding;
 use orch_compute::{BlockProgram, Storage, fuse, layouts};
 use orch_interp::{EvalOptions, evaluate};
 use orch_ir::{BinaryFn, Contract, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn};
-use orch_template::gpu::contraction::{MatrixProductForm, StorageOrder, StridedMatrix};
+use orch_template::contraction::ContractionForm;
+use orch_template::gpu::contraction::{MatrixProductForm, StorageOrder, StridedMatrix, access_bytes};
 use orch_template::gpu::designs;
 use orch_thread::BufferData;
 use orch_thread::OperandPrecision;
@@ -395,4 +396,35 @@ fn wide_operands_are_no_f16() {
     assert_eq!(told(of(square)), (Some((DType::F32, DType::F32, true)), OperandRounding::Tf32));
     // Operands of two different types: one of them is not stored in the type that is multiplied.
     assert_eq!(told(of(mixed)), (None, OperandRounding::Tf32));
+}
+
+#[test]
+fn operands_are_read_as_widely_as_their_elements_are_consecutive() {
+    // The first operand is stored in this shape; permuted, its last two dimensions together are K.
+    for (stored, permutation, bytes) in [
+        // Rows of K as they are.
+        ([64, 4, 32], [0, 1, 2], 16),
+        // The rows are innermost.
+        ([4, 32, 64], [2, 0, 1], 16),
+        // Heads of 32, 4 and 2 channels: consecutive elements end with the head.
+        ([4, 64, 32], [1, 0, 2], 16),
+        ([32, 64, 4], [1, 0, 2], 8),
+        ([32, 64, 2], [1, 0, 2], 4),
+        // Heads are innermost: along K a head's channels come first.
+        ([64, 32, 4], [0, 2, 1], 2),
+        // No start of a row but the first is aligned.
+        ([64, 3, 33], [0, 1, 2], 2),
+    ] {
+        let mut case = Case::new();
+        let x = case.input(DType::F16, &stored);
+        let x = case.transpose(x, &permutation);
+        let shape = case.graph.shape(x).to_vec();
+        let k = shape[1] * shape[2];
+        let x = case.add(PrimOp::Reshape { shape: [shape[0], k].as_slice().into() }, &[x]);
+        let w = case.constant(DType::F16, &[k, 48]);
+        let y = case.multiply(0, x, w);
+        let block = case.block(y);
+        let form = ContractionForm::of(&block).expect("a contraction");
+        assert_eq!(access_bytes(&block, &form), [bytes, 16], "{stored:?} permuted by {permutation:?}");
+    }
 }

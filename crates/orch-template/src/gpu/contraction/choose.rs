@@ -1,7 +1,7 @@
 //! The schedules of a contraction, the one that the model prefers first.
 
 use super::model::{Problem, cycles};
-use super::operand::natural_major;
+use super::runs::natural_major;
 use super::schedule::{GpuContractionSchedule, Major};
 use super::space::{WIDE_N, space};
 use super::tma::loads_by_tma;

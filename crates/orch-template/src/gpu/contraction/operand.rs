@@ -3,14 +3,10 @@
 
 use super::emitter::GemmEmitter;
 use super::schedule::Major;
-use super::unit::MathUnit;
-use crate::contraction::ContractionForm;
 use crate::contraction::operand::{FlatAxes, pack, plain_read};
 use crate::gpu::cta::{CtaEmitter, ProgramEmitter, WIDEST_BYTES, cp_async_source};
-use orch_compute::block::{ArgRole, BlockProgram, Stage};
-use orch_compute::expr::substitute::Substitution;
-use orch_compute::expr::{ArgId, BufferId, Expr, ExprId, Exprs, Type, VarId};
-use orch_compute::simplify::{Simplifier, simplify};
+use orch_compute::block::{ArgRole, Stage};
+use orch_compute::expr::{ArgId, BufferId, Expr, ExprId, Type, VarId};
 use orch_thread::cta::Location;
 use orch_thread::kernel::{Binding, PackedConstant};
 use orch_thread::program::Scope;
@@ -69,40 +65,6 @@ pub(super) fn declare_arguments(emitter: &mut GemmEmitter<'_>) -> ([GemmOperand;
         }
     }
     (operands, bindings)
-}
-
-/// The dimension along which most reads of each operand are consecutive in memory; K for constants, which are packed so.
-pub(super) fn natural_major(block: &BlockProgram, form: &ContractionForm, unit: MathUnit) -> [Major; 2] {
-    let mut source = block.exprs.clone();
-    let flat = FlatAxes::new(block, &mut source, form);
-    [(form.a, flat.m), (form.b, flat.n)].map(|(operand, row)| {
-        let flattened = Substitution::new(&flat.bindings).apply(&mut source, operand);
-        let typed = source.cast(unit.operand_type(), flattened);
-        let typed = simplify(&mut source, typed);
-        let plain = plain_read(block, &mut source, typed);
-        if plain.is_some_and(|(arg, _)| block.arg(arg).role == ArgRole::Constant) {
-            return Major::K;
-        }
-        let mut reads = Vec::new();
-        for id in source.reachable(&[typed]) {
-            if let Expr::Read { arg, index, .. } = source.get(id).clone() {
-                let meta = block.arg(arg);
-                reads.push((index, meta.layout.strides(&meta.shape)));
-            }
-        }
-        let mut simplifier = Simplifier::new();
-        let contiguous = |source: &mut Exprs, simplifier: &mut Simplifier, var: VarId| {
-            (reads.iter().filter(|(index, strides)| {
-                let offset = source.linear_index(index, strides);
-                let offset = simplifier.simplify(source, offset);
-                simplifier.stride(source, offset, var) == Some(1)
-            }))
-            .count()
-        };
-        let along_rows = contiguous(&mut source, &mut simplifier, row);
-        let along_k = contiguous(&mut source, &mut simplifier, flat.k);
-        if along_rows > along_k { Major::Mn } else { Major::K }
-    })
 }
 
 impl GemmOperand {

@@ -5,6 +5,7 @@ use orch_compute::{ArgRole, BlockProgram, Expr, ExprId, ReduceKind, Stage, VarId
 use orch_ir::DType;
 use orch_template::contraction::{ContractionForm, GemmShape};
 use orch_template::gpu::attention::AttentionForm;
+use orch_template::gpu::contraction::access_bytes;
 use orch_thread::OperandPrecision;
 use orch_tune::gpu::{ArithmeticUnit, AttentionCost, GemmCost, GpuKernelCost};
 
@@ -133,7 +134,7 @@ fn product(block: &BlockProgram, form: &ContractionForm, operands: OperandPrecis
         k: k as u64,
         unit,
         operand_bytes: pair.map(bytes),
-        access_bytes: pair.map(|operand| access_bytes(block, operand)),
+        access_bytes: access_bytes(block, form),
         operand_ops: pair.map(|operand| computing(block, operand, unit)),
         operand_pieces: pair.map(|operand| pieces(block, operand)),
     }
@@ -145,22 +146,6 @@ fn pieces(block: &BlockProgram, operand: ExprId) -> u64 {
     let guarded =
         nodes.iter().filter(|&&id| matches!(block.exprs.get(id), Expr::Read { guard: Some(_), .. }));
     guarded.count().max(1) as u64
-}
-
-/// Bytes of the widest vector access that the alignment of rows allows for all arguments of an operand. Constants are packed with
-/// any alignment.
-fn access_bytes(block: &BlockProgram, operand: ExprId) -> u64 {
-    const WIDEST: usize = 16;
-    let of_arg = |arg: &orch_compute::Arg| {
-        let strides = arg.layout.strides(&arg.shape);
-        let starts =
-            strides.iter().zip(&arg.shape[..]).filter(|&(&stride, &extent)| stride > 1 && extent > 1);
-        let narrowest =
-            starts.map(|(&stride, _)| arg.dtype.size_bytes() << stride.trailing_zeros().min(4)).min();
-        narrowest.unwrap_or(WIDEST).min(WIDEST)
-    };
-    let variable = read_nodes(block, operand).filter(|arg| arg.role != ArgRole::Constant);
-    variable.map(of_arg).min().unwrap_or(WIDEST) as u64
 }
 
 /// Operations that compute an element of an operand; 0 if it is read in the type in which it is multiplied.
