@@ -1,12 +1,12 @@
 //! The stages of a solve, in order.
 
 use super::greedy::{Selection, greedy};
-use super::instance::{Instance, Weight};
+use super::instance::{Instance, Subprogram, Weight};
 use super::prices::{Prices, excess_with_column};
-use super::pricing::prices;
+use super::pricing::{PricingLimits, prices};
 use super::structure::{Forced, Groups, cut_at_forced, forced, groups, parts};
 use super::sweep::{SweepLimits, Sweeper};
-use super::window::{Stretch, Window, running_order};
+use super::window::{Window, running_order};
 use super::{
     BlpError, Choice, ChooseOptions, ChooseReport, ClassId, ColumnId, Problem, Status, milp, reduce, schedule,
 };
@@ -66,8 +66,8 @@ pub fn choose(problem: &Problem, options: &ChooseOptions, solver: &dyn Solver) -
     Ok(Choice { report, ..choice })
 }
 
-/// Of linear programs, which have no nodes to search.
-const UNLIMITED: SolverLimits = SolverLimits { nodes: u64::MAX };
+/// Prices as good as they get. Linear programs have no nodes to search.
+const UNLIMITED: PricingLimits = PricingLimits { solver: SolverLimits { nodes: u64::MAX }, enough: u64::MAX };
 
 /// A solve in progress.
 struct Chooser<'a> {
@@ -94,6 +94,11 @@ struct Solved {
 }
 
 impl Solved {
+    /// No choice is wanted that weighs as much as all of this part do.
+    fn none(bound: Weight) -> Self {
+        Solved { columns: Vec::new(), weight: Weight::INFINITE, bound, is_optimal: false }
+    }
+
     fn empty() -> Self {
         Solved { columns: Vec::new(), weight: Weight::ZERO, bound: Weight::ZERO, is_optimal: true }
     }
@@ -104,6 +109,12 @@ impl Solved {
         self.weight = self.weight + other.weight;
         self.bound = self.bound + other.bound;
         self.is_optimal &= other.is_optimal;
+    }
+
+    /// The same with other names of the columns, given by position.
+    fn placed(&self, sources: &[ColumnId]) -> Self {
+        let columns = self.columns.iter().map(|column| sources[column.index()]).collect();
+        Solved { columns, ..*self }
     }
 
     fn proven(part: &Instance, best: &Selection, bound: Weight) -> Self {
@@ -142,23 +153,35 @@ impl<'a> Chooser<'a> {
         self.report.parts = parts.len();
         self.report.columns_reduced = parts.iter().map(|part| part.columns.len()).sum();
         self.report.largest_part_columns = parts.iter().map(|part| part.columns.len()).max().unwrap_or(0);
-        self.all(parts, &[])
+        self.all(parts, &[], Weight::INFINITE)
     }
 
-    /// Solves independent parts, the smallest first, since they share a budget. A choice may be known.
-    fn all(&mut self, mut parts: Vec<Instance>, known: &[ColumnId]) -> Solved {
+    /// Solves independent parts, each of those that are equal but for numbers once, the smallest first, since they share a budget. A
+    /// choice (ascending) may be known. Choices that weigh `cutoff` or more are not wanted: once there are no others, that is all that
+    /// is found.
+    fn all(&mut self, mut parts: Vec<Instance>, known: &[ColumnId], cutoff: Weight) -> Solved {
         parts.sort_by_key(|part| part.columns.len());
         let mut all = Solved::empty();
-        for part in &parts {
-            let solved = self.part(part, known);
+        let mut known_parts: FxHashMap<Subprogram, Solved> = FxHashMap::default();
+        for part in parts {
+            let left = cutoff.picoseconds.saturating_sub(all.bound.picoseconds);
+            let (subprogram, sources) = Subprogram::new(part, known);
+            let solved = known_parts
+                .entry(subprogram)
+                .or_insert_with_key(|part| self.part(&part.instance, &part.known, left))
+                .placed(&sources);
             self.report.parts_unproven += usize::from(self.depth == 0 && !solved.is_optimal);
             all.add(solved);
+            if all.bound >= cutoff {
+                return Solved::none(all.bound);
+            }
         }
         all
     }
 
-    /// Solves a connected part: a good choice, then prices, then whichever is exact first.
-    fn part(&mut self, part: &Instance, known: &[ColumnId]) -> Solved {
+    /// Solves a connected part: a good choice, then prices, then whichever is exact first. Choices of `cutoff` picoseconds or more are
+    /// not wanted.
+    fn part(&mut self, part: &Instance, known: &[ColumnId], cutoff: u64) -> Solved {
         let order = groups(part);
         let common = forced(part, &order);
         let mut best = first_choice(part, &order, known);
@@ -170,7 +193,10 @@ impl<'a> Chooser<'a> {
                 return Solved::proven(part, &best, bound);
             }
         }
-        let prices = prices(part, &common, self.solver, UNLIMITED);
+        let prices = prices(part, &common, self.solver, PricingLimits { enough: cutoff, ..UNLIMITED });
+        if prices.total() >= cutoff {
+            return Solved::none(Weight { picoseconds: prices.total(), ..Weight::ZERO });
+        }
         let sweeper = Sweeper::new(part, &order, &common, &prices);
         let bound = self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best);
         if self.proves(bound, best.weight) {
@@ -208,7 +234,7 @@ impl<'a> Chooser<'a> {
     fn by_windows(&mut self, part: &Instance, best: &mut Selection) {
         let producers = part.producers();
         let mut order = running_order(part, best);
-        let mut known: FxHashMap<Stretch, Rechosen> = FxHashMap::default();
+        let mut known: FxHashMap<Subprogram, Rechosen> = FxHashMap::default();
         for _ in 0..MAX_WINDOW_ROUNDS {
             let before = best.weight;
             let mut start = 0;
@@ -228,12 +254,12 @@ impl<'a> Chooser<'a> {
     }
 
     /// A good choice for a window, by narrow sweeps alone.
-    fn improved(&mut self, stretch: &Stretch) -> Rechosen {
+    fn improved(&mut self, stretch: &Subprogram) -> Rechosen {
         let mut all = Rechosen { columns: Vec::new(), weight: Weight::ZERO };
         for part in take_apart(stretch.instance.clone()).0 {
             let order = groups(&part);
             let common = forced(&part, &order);
-            let mut best = first_choice(&part, &order, &stretch.chosen);
+            let mut best = first_choice(&part, &order, &stretch.known);
             let prices = prices(&part, &common, self.solver, UNLIMITED);
             let sweeper = Sweeper::new(&part, &order, &common, &prices);
             if self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best) != best.weight {
@@ -257,7 +283,7 @@ impl<'a> Chooser<'a> {
             let slack = (best.weight.picoseconds - priced) / share;
             let Some(smaller) = with_excess_up_to(part, excess, slack) else { continue };
             self.depth += 1;
-            let solved = self.all(take_apart(smaller).0, &sources(part, best));
+            let solved = self.all(take_apart(smaller).0, &sources(part, best), best.weight);
             self.depth -= 1;
             if solved.weight < best.weight {
                 *best = solved.selection(part);
@@ -271,7 +297,7 @@ impl<'a> Chooser<'a> {
     /// Solves what a known choice left of a part. Every choice that weighs at most as much is in it.
     fn smaller(&mut self, part: &Instance, smaller: Instance, best: &Selection, priced: u64) -> Solved {
         self.depth += 1;
-        let solved = self.all(take_apart(smaller).0, &sources(part, best));
+        let solved = self.all(take_apart(smaller).0, &sources(part, best), Weight::INFINITE);
         self.depth -= 1;
         let bound = solved.bound.max(Weight { picoseconds: priced, ..Weight::ZERO }).min(best.weight);
         if best.weight < solved.weight {
@@ -383,12 +409,12 @@ fn take_apart(mut instance: Instance) -> (Vec<Instance>, usize) {
 fn first_choice(part: &Instance, order: &Groups, known: &[ColumnId]) -> Selection {
     let best = greedy(part, order, |_| true).expect("every class of a part is derivable");
     let single = greedy(part, order, |column| part.columns[column].executes.len() <= 1);
-    let known = greedy(part, order, |column| known.contains(&part.columns[column].source));
+    let known = greedy(part, order, |column| known.binary_search(&part.columns[column].source).is_ok());
     let all = [Some(best), single, known].into_iter().flatten();
     all.min_by_key(|choice| choice.weight).expect("the first is there")
 }
 
-/// The columns of a choice in ids of the problem.
+/// The columns of a choice, which ascend, in ids of the problem.
 fn sources(part: &Instance, choice: &Selection) -> Vec<ColumnId> {
     choice.columns.iter().map(|&column| part.columns[column as usize].source).collect()
 }

@@ -32,12 +32,21 @@ const TOLERANCE: f64 = 1e-9;
 /// Row generation stops when the prices, made valid, are this close to the best ones.
 const GOOD_ENOUGH: f64 = 1e-6;
 
+/// How good prices must be.
+#[derive(Clone, Copy)]
+pub(super) struct PricingLimits {
+    /// Of each linear program.
+    pub solver: SolverLimits,
+    /// A sum in picoseconds beyond which nothing better is looked for.
+    pub enough: u64,
+}
+
 /// Finds good prices.
 pub(super) fn prices(
     instance: &Instance,
     forced: &Forced,
     solver: &dyn Solver,
-    limits: SolverLimits,
+    limits: PricingLimits,
 ) -> Prices {
     let nodes: Vec<u32> = forced.nodes.ones().map(|node| node as u32).collect();
     let mut pricing = Pricing::new(instance, nodes);
@@ -47,7 +56,10 @@ pub(super) fn prices(
         let mut start = 0;
         while start < count {
             let end = if start + BLOCK_NODES + BLOCK_STRIDE > count { count } else { start + BLOCK_NODES };
-            pricing.improve(start..end, solver, limits);
+            if pricing.prices.total() >= limits.enough {
+                return pricing.prices;
+            }
+            pricing.improve(start..end, solver, limits.solver);
             start = if end == count { count } else { start + BLOCK_STRIDE };
         }
     }
