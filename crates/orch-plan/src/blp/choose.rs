@@ -39,7 +39,7 @@ const WINDOW_STRIDE: usize = 6;
 const WINDOW_WIDTH: usize = 64;
 
 /// Most passes of windows over a choice.
-const MAX_WINDOW_ROUNDS: usize = 2;
+const MAX_WINDOW_ROUNDS: usize = 4;
 
 /// Parts of parts of parts are not treated so, because that would multiply.
 const MAX_DEPTH_OF_OPTIMISM: usize = 2;
@@ -66,8 +66,9 @@ pub fn choose(problem: &Problem, options: &ChooseOptions, solver: &dyn Solver) -
     Ok(Choice { report, ..choice })
 }
 
-/// Prices as good as they get. Linear programs have no nodes to search.
-const UNLIMITED: PricingLimits = PricingLimits { solver: SolverLimits { nodes: u64::MAX }, enough: u64::MAX };
+/// Prices as good as they get. Linear programs end by themselves.
+const UNLIMITED: PricingLimits =
+    PricingLimits { solver: SolverLimits { pivots: u64::MAX }, enough: u64::MAX };
 
 /// A solve in progress.
 struct Chooser<'a> {
@@ -76,7 +77,7 @@ struct Chooser<'a> {
     report: &'a mut ChooseReport,
     /// How many parts the current part is a part of.
     depth: usize,
-    /// Nodes of integer programs times their columns.
+    /// Pivots of integer programs times their columns.
     solver_work: usize,
     /// States expanded by sweeps that are not narrow, and columns that these tried.
     wide_states: usize,
@@ -230,31 +231,38 @@ impl<'a> Chooser<'a> {
         priced_bound
     }
 
-    /// Improves a choice window by window, in the order in which it runs, until no window gets better.
+    /// Improves a choice window by window, in the order in which it runs, until no window gets better: by narrow sweeps, and once these
+    /// find nothing by wider ones. Further rounds of narrow sweeps find better choices in less time than wide ones do from the start.
     fn by_windows(&mut self, part: &Instance, best: &mut Selection) {
         let producers = part.producers();
         let mut order = running_order(part, best);
         let mut known: FxHashMap<Subprogram, Rechosen> = FxHashMap::default();
+        let mut width = SWEEP_WIDTHS[0];
         for _ in 0..MAX_WINDOW_ROUNDS {
             let before = best.weight;
             let mut start = 0;
             while start < best.columns.len() {
                 let (window, stretch) = Window::new(part, &producers, &order, start..start + WINDOW_COLUMNS);
                 start += WINDOW_STRIDE;
-                let rechosen = known.entry(stretch).or_insert_with_key(|stretch| self.improved(stretch));
+                let rechosen =
+                    known.entry(stretch).or_insert_with_key(|stretch| self.improved(stretch, width));
                 if rechosen.weight < window.weight {
                     *best = window.replaced(part, &rechosen.columns);
                     order = running_order(part, best);
                 }
             }
             if best.weight == before {
-                break;
+                if width == WINDOW_WIDTH {
+                    break;
+                }
+                width = WINDOW_WIDTH;
+                known.clear();
             }
         }
     }
 
-    /// A good choice for a window, by narrow sweeps alone.
-    fn improved(&mut self, stretch: &Subprogram) -> Rechosen {
+    /// A good choice for a window, by sweeps of at most some width.
+    fn improved(&mut self, stretch: &Subprogram, width: usize) -> Rechosen {
         let mut all = Rechosen { columns: Vec::new(), weight: Weight::ZERO };
         for part in take_apart(stretch.instance.clone()).0 {
             let order = groups(&part);
@@ -262,8 +270,9 @@ impl<'a> Chooser<'a> {
             let mut best = first_choice(&part, &order, &stretch.known);
             let prices = prices(&part, &common, self.solver, UNLIMITED);
             let sweeper = Sweeper::new(&part, &order, &common, &prices);
-            if self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best) != best.weight {
-                self.sweep(&sweeper, WINDOW_WIDTH, &mut best);
+            let bound = self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best);
+            if bound != best.weight && width > SWEEP_WIDTHS[0] {
+                self.sweep(&sweeper, width, &mut best);
             }
             all.columns.extend(sources(&part, &best));
             all.weight = all.weight + best.weight;
@@ -335,10 +344,10 @@ impl<'a> Chooser<'a> {
     ) -> Solved {
         let columns = part.columns.len();
         let limits = self.limits(columns);
-        if columns <= self.options.max_solver_columns && limits.nodes > 0 {
+        if columns <= self.options.max_solver_columns && limits.pivots > 0 {
             self.report.parts_by_solver += 1;
             if let Ok(result) = milp::solve(part, common, &best, self.solver, limits) {
-                self.solver_work += result.nodes as usize * columns;
+                self.solver_work += result.pivots as usize * columns;
                 self.report.solver_nodes += result.nodes;
                 best = result.better.unwrap_or(best);
                 bound = bound.max(Weight::from_bound(result.bound_us)).min(best.weight);
@@ -385,10 +394,10 @@ impl<'a> Chooser<'a> {
         self.options.max_steps.saturating_sub(self.wide_steps)
     }
 
-    /// The nodes left for a program of so many columns.
+    /// The pivots left for a program of so many columns.
     fn limits(&self, columns: usize) -> SolverLimits {
         let work = self.options.max_solver_work.saturating_sub(self.solver_work);
-        SolverLimits { nodes: (work / columns.max(1)) as u64 }
+        SolverLimits { pivots: (work / columns.max(1)) as u64 }
     }
 }
 

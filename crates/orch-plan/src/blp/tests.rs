@@ -13,7 +13,7 @@ use crate::solver::{MicroLp, SolverLimits};
 use orch_ir::NodeId;
 use proptest::prelude::*;
 
-const LIMITS: SolverLimits = SolverLimits { nodes: 100_000 };
+const LIMITS: SolverLimits = SolverLimits { pivots: 1_000_000 };
 
 /// A column: `(cost, inputs, outputs, more nodes)`.
 type Spec = (u32, Vec<u32>, Vec<u32>, Vec<u32>);
