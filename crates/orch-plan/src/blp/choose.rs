@@ -4,7 +4,7 @@ use super::greedy::{Selection, greedy};
 use super::instance::{Instance, Subprogram, Weight};
 use super::prices::{Prices, excess_with_column};
 use super::pricing::{PricingLimits, prices};
-use super::structure::{Forced, Groups, cut_at_forced, forced, groups, parts};
+use super::structure::{Forced, Groups, cut_at_forced, forced, groups, parts, renumbered};
 use super::sweep::{SweepLimits, Sweeper};
 use super::window::{Window, running_order};
 use super::{
@@ -199,13 +199,16 @@ impl<'a> Chooser<'a> {
             return Solved::none(Weight { picoseconds: prices.total(), ..Weight::ZERO });
         }
         let sweeper = Sweeper::new(part, &order, &common, &prices);
+        let steps_before = self.report.steps;
         let bound = self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best);
         if self.proves(bound, best.weight) {
             return Solved::proven(part, &best, bound);
         }
+        // A wide sweep tries at least as much as the narrow one, and would end before it has a choice.
+        let is_vast = self.report.steps - steps_before > self.options.max_steps;
         let excess = excess_with_column(part, &order, &prices);
         if part.columns.len() >= MIN_COLUMNS_FOR_OPTIMISM {
-            let bound = self.improve(part, &excess, prices.total(), &mut best);
+            let bound = self.improve(part, &excess, prices.total(), is_vast, &mut best);
             if self.proves(bound, best.weight) {
                 return Solved::proven(part, &best, bound);
             }
@@ -215,17 +218,25 @@ impl<'a> Chooser<'a> {
             Some(smaller) if self.states_left() > 0 && self.steps_left() > 0 => {
                 self.smaller(part, smaller, &best, prices.total())
             }
+            _ if is_vast => self.by_solver(part, &common, best, bound),
             _ => self.exhaustively(part, &sweeper, &common, best),
         }
     }
 
     /// Looks for a better choice in ways that a large part is worth. Returns a bound.
-    fn improve(&mut self, part: &Instance, excess: &[u64], priced: u64, best: &mut Selection) -> Weight {
+    fn improve(
+        &mut self,
+        part: &Instance,
+        excess: &[u64],
+        priced: u64,
+        is_vast: bool,
+        best: &mut Selection,
+    ) -> Weight {
         let priced_bound = Weight { picoseconds: priced, ..Weight::ZERO };
         if self.depth == 0 {
             self.by_windows(part, best);
         }
-        if self.depth < MAX_DEPTH_OF_OPTIMISM && !self.proves(priced_bound, best.weight) {
+        if !is_vast && self.depth < MAX_DEPTH_OF_OPTIMISM && !self.proves(priced_bound, best.weight) {
             return self.optimistically(part, excess, priced, best);
         }
         priced_bound
@@ -406,6 +417,8 @@ impl<'a> Chooser<'a> {
 fn take_apart(mut instance: Instance) -> (Vec<Instance>, usize) {
     reduce::drop_irrelevant(&mut instance);
     reduce::drop_dominated(&mut instance);
+    // What follows takes memory and time for each class, whether or not a column has it.
+    let mut instance = renumbered(instance);
     let order = groups(&instance);
     let common = forced(&instance, &order);
     let cuts = cut_at_forced(&mut instance, &order, &common);
