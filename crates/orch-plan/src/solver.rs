@@ -43,8 +43,8 @@ pub struct Milp {
 /// When to stop: never by the clock, so that equal programs have equal results.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SolverLimits {
-    /// Branch-and-bound nodes.
-    pub nodes: u64,
+    /// Simplex pivots of all branch-and-bound nodes together. The node that exceeds them is the last.
+    pub pivots: u64,
 }
 
 /// What a solver says of a program.
@@ -71,6 +71,8 @@ pub struct SolverOutcome {
     pub bound: f64,
     /// Branch-and-bound nodes solved.
     pub nodes: u64,
+    /// Simplex pivots of all of them.
+    pub pivots: u64,
 }
 
 impl Milp {

@@ -16,8 +16,7 @@ pub struct ChooseOptions {
     pub max_steps: usize,
     /// Parts with more columns are not handed to the integer program, which would find nothing in reasonable time.
     pub max_solver_columns: usize,
-    /// Branch-and-bound nodes of all integer programs together, each times the columns of its program: a second is 500,000 to a
-    /// million of these.
+    /// Simplex pivots of all integer programs together, each times the columns of its program: a second is five to ten million of these.
     pub max_solver_work: usize,
 }
 
@@ -28,7 +27,7 @@ impl Default for ChooseOptions {
             max_states: 100_000,
             max_steps: 1_000_000,
             max_solver_columns: 3000,
-            max_solver_work: 5_000_000,
+            max_solver_work: 20_000_000,
         }
     }
 }

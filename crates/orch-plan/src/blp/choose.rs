@@ -1,12 +1,12 @@
 //! The stages of a solve, in order.
 
 use super::greedy::{Selection, greedy};
-use super::instance::{Instance, Weight};
+use super::instance::{Instance, Subprogram, Weight};
 use super::prices::{Prices, excess_with_column};
-use super::pricing::prices;
-use super::structure::{Forced, Groups, cut_at_forced, forced, groups, parts};
+use super::pricing::{PricingLimits, prices};
+use super::structure::{Forced, Groups, cut_at_forced, forced, groups, parts, renumbered};
 use super::sweep::{SweepLimits, Sweeper};
-use super::window::{Stretch, Window, running_order};
+use super::window::{Window, running_order};
 use super::{
     BlpError, Choice, ChooseOptions, ChooseReport, ClassId, ColumnId, Problem, Status, milp, reduce, schedule,
 };
@@ -39,7 +39,7 @@ const WINDOW_STRIDE: usize = 6;
 const WINDOW_WIDTH: usize = 64;
 
 /// Most passes of windows over a choice.
-const MAX_WINDOW_ROUNDS: usize = 2;
+const MAX_WINDOW_ROUNDS: usize = 4;
 
 /// Parts of parts of parts are not treated so, because that would multiply.
 const MAX_DEPTH_OF_OPTIMISM: usize = 2;
@@ -66,8 +66,9 @@ pub fn choose(problem: &Problem, options: &ChooseOptions, solver: &dyn Solver) -
     Ok(Choice { report, ..choice })
 }
 
-/// Of linear programs, which have no nodes to search.
-const UNLIMITED: SolverLimits = SolverLimits { nodes: u64::MAX };
+/// Prices as good as they get. Linear programs end by themselves.
+const UNLIMITED: PricingLimits =
+    PricingLimits { solver: SolverLimits { pivots: u64::MAX }, enough: u64::MAX };
 
 /// A solve in progress.
 struct Chooser<'a> {
@@ -76,7 +77,7 @@ struct Chooser<'a> {
     report: &'a mut ChooseReport,
     /// How many parts the current part is a part of.
     depth: usize,
-    /// Nodes of integer programs times their columns.
+    /// Pivots of integer programs times their columns.
     solver_work: usize,
     /// States expanded by sweeps that are not narrow, and columns that these tried.
     wide_states: usize,
@@ -94,6 +95,11 @@ struct Solved {
 }
 
 impl Solved {
+    /// No choice is wanted that weighs as much as all of this part do.
+    fn none(bound: Weight) -> Self {
+        Solved { columns: Vec::new(), weight: Weight::INFINITE, bound, is_optimal: false }
+    }
+
     fn empty() -> Self {
         Solved { columns: Vec::new(), weight: Weight::ZERO, bound: Weight::ZERO, is_optimal: true }
     }
@@ -104,6 +110,12 @@ impl Solved {
         self.weight = self.weight + other.weight;
         self.bound = self.bound + other.bound;
         self.is_optimal &= other.is_optimal;
+    }
+
+    /// The same with other names of the columns, given by position.
+    fn placed(&self, sources: &[ColumnId]) -> Self {
+        let columns = self.columns.iter().map(|column| sources[column.index()]).collect();
+        Solved { columns, ..*self }
     }
 
     fn proven(part: &Instance, best: &Selection, bound: Weight) -> Self {
@@ -142,23 +154,35 @@ impl<'a> Chooser<'a> {
         self.report.parts = parts.len();
         self.report.columns_reduced = parts.iter().map(|part| part.columns.len()).sum();
         self.report.largest_part_columns = parts.iter().map(|part| part.columns.len()).max().unwrap_or(0);
-        self.all(parts, &[])
+        self.all(parts, &[], Weight::INFINITE)
     }
 
-    /// Solves independent parts, the smallest first, since they share a budget. A choice may be known.
-    fn all(&mut self, mut parts: Vec<Instance>, known: &[ColumnId]) -> Solved {
+    /// Solves independent parts, each of those that are equal but for numbers once, the smallest first, since they share a budget. A
+    /// choice (ascending) may be known. Choices that weigh `cutoff` or more are not wanted: once there are no others, that is all that
+    /// is found.
+    fn all(&mut self, mut parts: Vec<Instance>, known: &[ColumnId], cutoff: Weight) -> Solved {
         parts.sort_by_key(|part| part.columns.len());
         let mut all = Solved::empty();
-        for part in &parts {
-            let solved = self.part(part, known);
+        let mut known_parts: FxHashMap<Subprogram, Solved> = FxHashMap::default();
+        for part in parts {
+            let left = cutoff.picoseconds.saturating_sub(all.bound.picoseconds);
+            let (subprogram, sources) = Subprogram::new(part, known);
+            let solved = known_parts
+                .entry(subprogram)
+                .or_insert_with_key(|part| self.part(&part.instance, &part.known, left))
+                .placed(&sources);
             self.report.parts_unproven += usize::from(self.depth == 0 && !solved.is_optimal);
             all.add(solved);
+            if all.bound >= cutoff {
+                return Solved::none(all.bound);
+            }
         }
         all
     }
 
-    /// Solves a connected part: a good choice, then prices, then whichever is exact first.
-    fn part(&mut self, part: &Instance, known: &[ColumnId]) -> Solved {
+    /// Solves a connected part: a good choice, then prices, then whichever is exact first. Choices of `cutoff` picoseconds or more are
+    /// not wanted.
+    fn part(&mut self, part: &Instance, known: &[ColumnId], cutoff: u64) -> Solved {
         let order = groups(part);
         let common = forced(part, &order);
         let mut best = first_choice(part, &order, known);
@@ -170,15 +194,21 @@ impl<'a> Chooser<'a> {
                 return Solved::proven(part, &best, bound);
             }
         }
-        let prices = prices(part, &common, self.solver, UNLIMITED);
+        let prices = prices(part, &common, self.solver, PricingLimits { enough: cutoff, ..UNLIMITED });
+        if prices.total() >= cutoff {
+            return Solved::none(Weight { picoseconds: prices.total(), ..Weight::ZERO });
+        }
         let sweeper = Sweeper::new(part, &order, &common, &prices);
+        let steps_before = self.report.steps;
         let bound = self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best);
         if self.proves(bound, best.weight) {
             return Solved::proven(part, &best, bound);
         }
+        // A wide sweep tries at least as much as the narrow one, and would end before it has a choice.
+        let is_vast = self.report.steps - steps_before > self.options.max_steps;
         let excess = excess_with_column(part, &order, &prices);
         if part.columns.len() >= MIN_COLUMNS_FOR_OPTIMISM {
-            let bound = self.improve(part, &excess, prices.total(), &mut best);
+            let bound = self.improve(part, &excess, prices.total(), is_vast, &mut best);
             if self.proves(bound, best.weight) {
                 return Solved::proven(part, &best, bound);
             }
@@ -188,56 +218,72 @@ impl<'a> Chooser<'a> {
             Some(smaller) if self.states_left() > 0 && self.steps_left() > 0 => {
                 self.smaller(part, smaller, &best, prices.total())
             }
+            _ if is_vast => self.by_solver(part, &common, best, bound),
             _ => self.exhaustively(part, &sweeper, &common, best),
         }
     }
 
     /// Looks for a better choice in ways that a large part is worth. Returns a bound.
-    fn improve(&mut self, part: &Instance, excess: &[u64], priced: u64, best: &mut Selection) -> Weight {
+    fn improve(
+        &mut self,
+        part: &Instance,
+        excess: &[u64],
+        priced: u64,
+        is_vast: bool,
+        best: &mut Selection,
+    ) -> Weight {
         let priced_bound = Weight { picoseconds: priced, ..Weight::ZERO };
         if self.depth == 0 {
             self.by_windows(part, best);
         }
-        if self.depth < MAX_DEPTH_OF_OPTIMISM && !self.proves(priced_bound, best.weight) {
+        if !is_vast && self.depth < MAX_DEPTH_OF_OPTIMISM && !self.proves(priced_bound, best.weight) {
             return self.optimistically(part, excess, priced, best);
         }
         priced_bound
     }
 
-    /// Improves a choice window by window, in the order in which it runs, until no window gets better.
+    /// Improves a choice window by window, in the order in which it runs, until no window gets better: by narrow sweeps, and once these
+    /// find nothing by wider ones. Further rounds of narrow sweeps find better choices in less time than wide ones do from the start.
     fn by_windows(&mut self, part: &Instance, best: &mut Selection) {
         let producers = part.producers();
         let mut order = running_order(part, best);
-        let mut known: FxHashMap<Stretch, Rechosen> = FxHashMap::default();
+        let mut known: FxHashMap<Subprogram, Rechosen> = FxHashMap::default();
+        let mut width = SWEEP_WIDTHS[0];
         for _ in 0..MAX_WINDOW_ROUNDS {
             let before = best.weight;
             let mut start = 0;
             while start < best.columns.len() {
                 let (window, stretch) = Window::new(part, &producers, &order, start..start + WINDOW_COLUMNS);
                 start += WINDOW_STRIDE;
-                let rechosen = known.entry(stretch).or_insert_with_key(|stretch| self.improved(stretch));
+                let rechosen =
+                    known.entry(stretch).or_insert_with_key(|stretch| self.improved(stretch, width));
                 if rechosen.weight < window.weight {
                     *best = window.replaced(part, &rechosen.columns);
                     order = running_order(part, best);
                 }
             }
             if best.weight == before {
-                break;
+                if width == WINDOW_WIDTH {
+                    break;
+                }
+                width = WINDOW_WIDTH;
+                known.clear();
             }
         }
     }
 
-    /// A good choice for a window, by narrow sweeps alone.
-    fn improved(&mut self, stretch: &Stretch) -> Rechosen {
+    /// A good choice for a window, by sweeps of at most some width.
+    fn improved(&mut self, stretch: &Subprogram, width: usize) -> Rechosen {
         let mut all = Rechosen { columns: Vec::new(), weight: Weight::ZERO };
         for part in take_apart(stretch.instance.clone()).0 {
             let order = groups(&part);
             let common = forced(&part, &order);
-            let mut best = first_choice(&part, &order, &stretch.chosen);
+            let mut best = first_choice(&part, &order, &stretch.known);
             let prices = prices(&part, &common, self.solver, UNLIMITED);
             let sweeper = Sweeper::new(&part, &order, &common, &prices);
-            if self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best) != best.weight {
-                self.sweep(&sweeper, WINDOW_WIDTH, &mut best);
+            let bound = self.sweep(&sweeper, SWEEP_WIDTHS[0], &mut best);
+            if bound != best.weight && width > SWEEP_WIDTHS[0] {
+                self.sweep(&sweeper, width, &mut best);
             }
             all.columns.extend(sources(&part, &best));
             all.weight = all.weight + best.weight;
@@ -257,7 +303,7 @@ impl<'a> Chooser<'a> {
             let slack = (best.weight.picoseconds - priced) / share;
             let Some(smaller) = with_excess_up_to(part, excess, slack) else { continue };
             self.depth += 1;
-            let solved = self.all(take_apart(smaller).0, &sources(part, best));
+            let solved = self.all(take_apart(smaller).0, &sources(part, best), best.weight);
             self.depth -= 1;
             if solved.weight < best.weight {
                 *best = solved.selection(part);
@@ -271,7 +317,7 @@ impl<'a> Chooser<'a> {
     /// Solves what a known choice left of a part. Every choice that weighs at most as much is in it.
     fn smaller(&mut self, part: &Instance, smaller: Instance, best: &Selection, priced: u64) -> Solved {
         self.depth += 1;
-        let solved = self.all(take_apart(smaller).0, &sources(part, best));
+        let solved = self.all(take_apart(smaller).0, &sources(part, best), Weight::INFINITE);
         self.depth -= 1;
         let bound = solved.bound.max(Weight { picoseconds: priced, ..Weight::ZERO }).min(best.weight);
         if best.weight < solved.weight {
@@ -309,10 +355,10 @@ impl<'a> Chooser<'a> {
     ) -> Solved {
         let columns = part.columns.len();
         let limits = self.limits(columns);
-        if columns <= self.options.max_solver_columns && limits.nodes > 0 {
+        if columns <= self.options.max_solver_columns && limits.pivots > 0 {
             self.report.parts_by_solver += 1;
             if let Ok(result) = milp::solve(part, common, &best, self.solver, limits) {
-                self.solver_work += result.nodes as usize * columns;
+                self.solver_work += result.pivots as usize * columns;
                 self.report.solver_nodes += result.nodes;
                 best = result.better.unwrap_or(best);
                 bound = bound.max(Weight::from_bound(result.bound_us)).min(best.weight);
@@ -359,10 +405,10 @@ impl<'a> Chooser<'a> {
         self.options.max_steps.saturating_sub(self.wide_steps)
     }
 
-    /// The nodes left for a program of so many columns.
+    /// The pivots left for a program of so many columns.
     fn limits(&self, columns: usize) -> SolverLimits {
         let work = self.options.max_solver_work.saturating_sub(self.solver_work);
-        SolverLimits { nodes: (work / columns.max(1)) as u64 }
+        SolverLimits { pivots: (work / columns.max(1)) as u64 }
     }
 }
 
@@ -371,6 +417,8 @@ impl<'a> Chooser<'a> {
 fn take_apart(mut instance: Instance) -> (Vec<Instance>, usize) {
     reduce::drop_irrelevant(&mut instance);
     reduce::drop_dominated(&mut instance);
+    // What follows takes memory and time for each class, whether or not a column has it.
+    let mut instance = renumbered(instance);
     let order = groups(&instance);
     let common = forced(&instance, &order);
     let cuts = cut_at_forced(&mut instance, &order, &common);
@@ -383,12 +431,12 @@ fn take_apart(mut instance: Instance) -> (Vec<Instance>, usize) {
 fn first_choice(part: &Instance, order: &Groups, known: &[ColumnId]) -> Selection {
     let best = greedy(part, order, |_| true).expect("every class of a part is derivable");
     let single = greedy(part, order, |column| part.columns[column].executes.len() <= 1);
-    let known = greedy(part, order, |column| known.contains(&part.columns[column].source));
+    let known = greedy(part, order, |column| known.binary_search(&part.columns[column].source).is_ok());
     let all = [Some(best), single, known].into_iter().flatten();
     all.min_by_key(|choice| choice.weight).expect("the first is there")
 }
 
-/// The columns of a choice in ids of the problem.
+/// The columns of a choice, which ascend, in ids of the problem.
 fn sources(part: &Instance, choice: &Selection) -> Vec<ColumnId> {
     choice.columns.iter().map(|&column| part.columns[column as usize].source).collect()
 }

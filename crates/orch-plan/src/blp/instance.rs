@@ -71,6 +71,31 @@ pub(super) struct Instance {
     pub columns: Vec<Col>,
 }
 
+/// A program in numbers of its own, with a choice that is known: the same wherever it lies in a larger program.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Subprogram {
+    /// Each column's source is its position here.
+    pub instance: Instance,
+    /// Columns of the known choice, ascending.
+    pub known: Vec<ColumnId>,
+}
+
+impl Subprogram {
+    /// The subprogram of an instance whose classes and nodes have numbers of their own, and the sources of its columns. `known`: the
+    /// sources, ascending, of columns that are chosen now, and of others.
+    pub fn new(mut instance: Instance, known: &[ColumnId]) -> (Self, Vec<ColumnId>) {
+        let mut sources = Vec::with_capacity(instance.columns.len());
+        let mut own = Vec::new();
+        for (position, column) in (0..).map(ColumnId).zip(&mut instance.columns) {
+            if known.binary_search(&column.source).is_ok() {
+                own.push(position);
+            }
+            sources.push(std::mem::replace(&mut column.source, position));
+        }
+        (Subprogram { instance, known: own }, sources)
+    }
+}
+
 impl Instance {
     /// Checks a problem and strips what is available from it.
     pub fn new(problem: &Problem) -> Result<Self, BlpError> {

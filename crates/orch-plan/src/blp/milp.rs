@@ -24,8 +24,9 @@ pub(super) struct MilpResult {
     pub better: Option<Selection>,
     /// No choice costs less, in microseconds.
     pub bound_us: f64,
-    /// Branch-and-bound nodes.
+    /// Branch-and-bound nodes, and simplex pivots of all of them.
     pub nodes: u64,
+    pub pivots: u64,
 }
 
 /// Solves a part as an integer program, starting from a choice.
@@ -37,11 +38,13 @@ pub(super) fn solve(
     limits: SolverLimits,
 ) -> Result<MilpResult, SolverError> {
     let mut program = formulate(instance, forced);
-    let mut result = MilpResult { better: None, bound_us: 0.0, nodes: 0 };
+    let mut result = MilpResult { better: None, bound_us: 0.0, nodes: 0, pivots: 0 };
     for _ in 0..MAX_CUT_ROUNDS {
         let best = result.better.as_ref().unwrap_or(start);
-        let outcome = solver.solve(&program, Some(&values(instance, best)), limits)?;
+        let left = SolverLimits { pivots: limits.pivots.saturating_sub(result.pivots) };
+        let outcome = solver.solve(&program, Some(&values(instance, best)), left)?;
         result.nodes += outcome.nodes;
+        result.pivots += outcome.pivots;
         if outcome.status == SolverStatus::Infeasible {
             // The start is a solution, so the solver is wrong; nothing is learnt.
             break;

@@ -75,6 +75,8 @@ impl Prices {
 pub(super) struct PricedSets {
     /// Prices of the nodes that have one, in order of the nodes; bit `i` stands for the `i`-th.
     prices: Vec<u64>,
+    /// Of each word the summed prices of all its bits.
+    word_prices: Vec<u64>,
     bits: Vec<u64>,
     /// Of each set the words from the first to the last one that is not empty.
     spans: Vec<Range<u32>>,
@@ -106,11 +108,10 @@ impl PricedSets {
             let end = set.iter().rposition(|&word| word != 0).map_or(0, |last| last + 1);
             first as u32..end as u32
         });
-        PricedSets {
-            spans: spans.collect(),
-            prices: priced.iter().map(|&node| prices.of(node)).collect(),
-            bits,
-        }
+        let spans = spans.collect();
+        let prices: Vec<u64> = priced.iter().map(|&node| prices.of(node)).collect();
+        let word_prices = prices.chunks(64).map(|word| word.iter().sum()).collect();
+        PricedSets { prices, word_prices, bits, spans }
     }
 
     /// The number of words of each set.
@@ -173,8 +174,18 @@ impl PricedSets {
         price
     }
 
-    /// The summed prices of the nodes in a word.
-    fn price_of_word(&self, at: usize, mut word: u64) -> u64 {
+    /// The summed prices of the nodes in a word. Sets of what is needed have most bits of most words, so those that are missing are
+    /// taken away if they are fewer.
+    fn price_of_word(&self, at: usize, word: u64) -> u64 {
+        if word.count_ones() <= 32 {
+            return self.price_of_bits(at, word);
+        }
+        let bits_left = (self.prices.len() - 64 * at).min(64);
+        let all = u64::MAX >> (64 - bits_left);
+        self.word_prices[at] - self.price_of_bits(at, all & !word)
+    }
+
+    fn price_of_bits(&self, at: usize, mut word: u64) -> u64 {
         let mut sum = 0;
         while word != 0 {
             sum += self.prices[64 * at + word.trailing_zeros() as usize];

@@ -32,12 +32,21 @@ const TOLERANCE: f64 = 1e-9;
 /// Row generation stops when the prices, made valid, are this close to the best ones.
 const GOOD_ENOUGH: f64 = 1e-6;
 
+/// How good prices must be.
+#[derive(Clone, Copy)]
+pub(super) struct PricingLimits {
+    /// Of each linear program.
+    pub solver: SolverLimits,
+    /// A sum in picoseconds beyond which nothing better is looked for.
+    pub enough: u64,
+}
+
 /// Finds good prices.
 pub(super) fn prices(
     instance: &Instance,
     forced: &Forced,
     solver: &dyn Solver,
-    limits: SolverLimits,
+    limits: PricingLimits,
 ) -> Prices {
     let nodes: Vec<u32> = forced.nodes.ones().map(|node| node as u32).collect();
     let mut pricing = Pricing::new(instance, nodes);
@@ -47,7 +56,10 @@ pub(super) fn prices(
         let mut start = 0;
         while start < count {
             let end = if start + BLOCK_NODES + BLOCK_STRIDE > count { count } else { start + BLOCK_NODES };
-            pricing.improve(start..end, solver, limits);
+            if pricing.prices.total() >= limits.enough {
+                return pricing.prices;
+            }
+            pricing.improve(start..end, solver, limits.solver);
             start = if end == count { count } else { start + BLOCK_STRIDE };
         }
     }
@@ -83,14 +95,15 @@ impl<'a> Pricing<'a> {
 
     /// Chooses the prices of a block anew.
     fn improve(&mut self, block: Range<usize>, solver: &dyn Solver, limits: SolverLimits) {
-        let mut rows = BlockRows::new(self, block.clone());
+        let columns = self.columns_of(&block);
+        let mut rows = BlockRows::new(self, block.clone(), &columns);
         let mut best = self.prices.clone();
         for _ in 0..MAX_ROUNDS {
             let Ok(outcome) = solver.solve(&rows.program, None, limits) else { break };
             if outcome.values.is_empty() {
                 break;
             }
-            let found = self.with_block(&block, &outcome.values);
+            let found = self.with_block(&block, &columns, &outcome.values);
             let nodes = &self.nodes[block.clone()];
             let reached = found.worth(nodes) as f64;
             if found.total() > best.total() {
@@ -105,14 +118,14 @@ impl<'a> Pricing<'a> {
         self.prices = best;
     }
 
-    /// The prices with other ones in a block, lowered until they are valid.
-    fn with_block(&self, block: &Range<usize>, values: &[f64]) -> Prices {
+    /// The prices with other ones in a block, lowered until they are valid. `columns`: those of the block.
+    fn with_block(&self, block: &Range<usize>, columns: &[u32], values: &[f64]) -> Prices {
         let mut prices = self.prices.clone();
         let nodes = &self.nodes[block.clone()];
         for (&node, value) in nodes.iter().zip(values) {
             prices.set(node as usize, (value.max(0.0) * PICOSECONDS_PER_US) as u64);
         }
-        for column in self.columns_of(block) {
+        for &column in columns {
             prices.lower_for(self.instance, column as usize, |node| nodes.binary_search(&node).is_ok());
         }
         prices
@@ -137,10 +150,10 @@ struct BlockRows {
 }
 
 impl BlockRows {
-    fn new(pricing: &Pricing<'_>, block: Range<usize>) -> Self {
+    fn new(pricing: &Pricing<'_>, block: Range<usize>, columns: &[u32]) -> Self {
         let nodes = &pricing.nodes[block.clone()];
         let mut least: BTreeMap<Vec<u32>, u64> = BTreeMap::new();
-        for index in pricing.columns_of(&block) {
+        for &index in columns {
             let column = &pricing.instance.columns[index as usize];
             let (inside, outside): (Vec<u32>, Vec<u32>) =
                 column.executes.iter().partition(|node| nodes.binary_search(node).is_ok());

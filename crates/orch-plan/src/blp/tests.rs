@@ -2,18 +2,18 @@
 
 use super::execute::derivable;
 use super::greedy::greedy;
-use super::instance::{Instance, Weight};
+use super::instance::{Instance, Subprogram, Weight};
 use super::prices::{PricedSets, Prices, excess_with_column};
-use super::pricing::prices;
+use super::pricing::{PricingLimits, prices};
 use super::structure::{cut_at_forced, forced, groups, parts};
 use super::sweep::{SweepLimits, Sweeper};
-use super::window::{Stretch, Window, running_order};
+use super::window::{Window, running_order};
 use super::{ClassId, Column, ColumnId, Problem, milp, reduce};
 use crate::solver::{MicroLp, SolverLimits};
 use orch_ir::NodeId;
 use proptest::prelude::*;
 
-const LIMITS: SolverLimits = SolverLimits { nodes: 100_000 };
+const LIMITS: SolverLimits = SolverLimits { pivots: 1_000_000 };
 
 /// A column: `(cost, inputs, outputs, more nodes)`.
 type Spec = (u32, Vec<u32>, Vec<u32>, Vec<u32>);
@@ -79,7 +79,8 @@ fn is_minimal(all: &[u32], mask: u32) -> bool {
 /// Prices that the solver finds for an instance.
 fn priced(instance: &Instance) -> Prices {
     let order = groups(instance);
-    prices(instance, &forced(instance, &order), &MicroLp, LIMITS)
+    let limits = PricingLimits { solver: LIMITS, enough: u64::MAX };
+    prices(instance, &forced(instance, &order), &MicroLp, limits)
 }
 
 /// The weight that an unlimited sweep finds.
@@ -221,7 +222,7 @@ proptest! {
 }
 
 /// The problem of a window in the middle of a chain of so many nodes, of which kernels of three are chosen.
-fn stretch_of_chain(nodes: u32) -> Stretch {
+fn stretch_of_chain(nodes: u32) -> Subprogram {
     let column = |first: u32, end: u32| Column {
         cost_us: 1.0 + 0.1 * f64::from(end - first),
         kernels: 1,

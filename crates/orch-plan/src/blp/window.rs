@@ -5,7 +5,7 @@
 
 use super::ColumnId;
 use super::greedy::{Selection, pruned};
-use super::instance::{Instance, Weight};
+use super::instance::{Instance, Subprogram, Weight};
 use super::structure::renumbered;
 use rustc_hash::FxHashSet;
 use std::cmp::Reverse;
@@ -20,17 +20,8 @@ pub(super) struct Window {
     /// What the stretch weighs now.
     pub weight: Weight,
     /// The columns of the problem, and those outside of the stretch, as positions in the part.
-    columns: Vec<u32>,
+    columns: Vec<ColumnId>,
     outside: Vec<u32>,
-}
-
-/// The problem of choosing a stretch anew, in numbers of its own: it is the same wherever the stretch lies.
-#[derive(PartialEq, Eq, Hash)]
-pub(super) struct Stretch {
-    /// Columns of the part without available inputs; each one's source is its position here.
-    pub instance: Instance,
-    /// The columns chosen now.
-    pub chosen: Vec<ColumnId>,
 }
 
 impl Window {
@@ -41,7 +32,7 @@ impl Window {
         producers: &[Vec<u32>],
         order: &[u32],
         positions: Range<usize>,
-    ) -> (Self, Stretch) {
+    ) -> (Self, Subprogram) {
         let end = positions.end.min(order.len());
         let (before, rest) = order.split_at(positions.start.min(end));
         let (inside, after) = rest.split_at(end - before.len());
@@ -71,24 +62,20 @@ impl Window {
         }
         let mut instance = Instance { classes: part.classes, required, columns };
         super::reduce::drop_underivable(&mut instance);
-        let columns: Vec<u32> = instance.columns.iter().map(|column| column.source.0).collect();
-        for (column, position) in instance.columns.iter_mut().zip(0..) {
-            column.source = ColumnId(position);
-        }
-        let chosen = inside.iter().filter_map(|column| columns.binary_search(column).ok());
-        let mut chosen: Vec<ColumnId> = chosen.map(|position| ColumnId(position as u32)).collect();
+        let mut chosen: Vec<ColumnId> = inside.iter().copied().map(ColumnId).collect();
         chosen.sort_unstable();
+        let (subprogram, columns) = Subprogram::new(renumbered(instance), &chosen);
         let window = Window {
             weight: inside.iter().map(|&column| part.columns[column as usize].weight).sum(),
             columns,
             outside: [before, after].concat(),
         };
-        (window, Stretch { instance: renumbered(instance), chosen })
+        (window, subprogram)
     }
 
     /// The choice with other columns, by their positions in the problem, in the window.
     pub fn replaced(&self, part: &Instance, inside: &[ColumnId]) -> Selection {
-        let inside = inside.iter().map(|column| self.columns[column.index()]);
+        let inside = inside.iter().map(|column| self.columns[column.index()].0);
         pruned(part, Selection::new(part, self.outside.iter().copied().chain(inside).collect()))
     }
 }

@@ -1,5 +1,6 @@
 //! Offsets for storages: greedy placement in several orders.
 
+use super::occupied::Occupied;
 use super::storage::Storage;
 use std::cmp::Reverse;
 
@@ -11,6 +12,8 @@ const REPAIR_ROUNDS: usize = 24;
 pub(super) struct Packing {
     pub offsets: Vec<u64>,
     pub arena_bytes: u64,
+    /// Storages placed, and taken ranges looked at for them, in all attempts that led here.
+    pub steps: usize,
 }
 
 /// How a gap is picked among those that fit.
@@ -42,18 +45,20 @@ pub(super) fn live_bytes(storages: &[Storage]) -> u64 {
 pub(super) fn smallest_packing(storages: &[Storage]) -> Packing {
     let bound = live_bytes(storages);
     let mut best: Option<Packing> = None;
-    for order in orders(storages) {
+    let mut steps = 0;
+    'attempts: for order in orders(storages) {
         for fit in [Fit::First, Fit::Best] {
             let packing = repaired(storages, order.clone(), fit, bound);
+            steps += packing.steps;
             if best.as_ref().is_none_or(|best| packing.arena_bytes < best.arena_bytes) {
                 best = Some(packing);
             }
             if best.as_ref().is_some_and(|best| best.arena_bytes == bound) {
-                return best.expect("just checked");
+                break 'attempts;
             }
         }
     }
-    best.expect("there are orders")
+    Packing { steps, ..best.expect("there are orders") }
 }
 
 /// Large first; large and long-lived first; in order of birth.
@@ -78,6 +83,7 @@ fn orders(storages: &[Storage]) -> [Vec<usize>; 3] {
 /// Places in an order, then again with whatever reaches the top of the arena moved to the front, while that helps.
 fn repaired(storages: &[Storage], mut order: Vec<usize>, fit: Fit, bound: u64) -> Packing {
     let mut best = place_all(storages, &order, fit);
+    let mut steps = best.steps;
     for _ in 0..REPAIR_ROUNDS {
         if best.arena_bytes == bound {
             break;
@@ -87,41 +93,34 @@ fn repaired(storages: &[Storage], mut order: Vec<usize>, fit: Fit, bound: u64) -
         // A stable sort: those at the top first, the others as they were.
         order.sort_by_key(|&index| !is_top(index));
         let next = place_all(storages, &order, fit);
+        steps += next.steps;
         if next.arena_bytes >= best.arena_bytes {
             break;
         }
         best = next;
     }
-    best
+    Packing { steps, ..best }
 }
 
 fn place_all(storages: &[Storage], order: &[usize], fit: Fit) -> Packing {
-    let mut offsets = vec![0; storages.len()];
-    let mut placed: Vec<usize> = Vec::with_capacity(order.len());
-    let mut arena_bytes = 0;
+    let mut packing = Packing { offsets: vec![0; storages.len()], arena_bytes: 0, steps: 0 };
+    let mut occupied = Occupied::new(storages);
     for &index in order {
         let storage = &storages[index];
         if storage.bytes == 0 {
             continue;
         }
-        let mut taken: Vec<(u64, u64)> = placed
-            .iter()
-            .filter(|&&other| live_together(storage, &storages[other]))
-            .map(|&other| (offsets[other], offsets[other] + storages[other].bytes))
-            .collect();
-        taken.sort_unstable();
-        offsets[index] = place(storage, &taken, fit);
-        arena_bytes = arena_bytes.max(offsets[index] + storage.bytes);
-        placed.push(index);
+        let taken = occupied.during(index);
+        packing.steps += 1 + taken.len();
+        let offset = place(storage, &taken, fit);
+        occupied.take(index, offset, offset + storage.bytes);
+        packing.offsets[index] = offset;
+        packing.arena_bytes = packing.arena_bytes.max(offset + storage.bytes);
     }
-    Packing { offsets, arena_bytes }
+    packing
 }
 
-fn live_together(left: &Storage, right: &Storage) -> bool {
-    left.first_use <= right.last_use && right.first_use <= left.last_use
-}
-
-/// An aligned offset in a gap between taken ranges (ascending by start), or after all.
+/// An aligned offset in a gap between taken ranges (ascending by start; they may overlap), or after all.
 fn place(storage: &Storage, taken: &[(u64, u64)], fit: Fit) -> u64 {
     let mut found: Option<(u64, u64)> = None;
     let mut free_from = 0;

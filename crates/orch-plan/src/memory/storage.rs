@@ -19,8 +19,15 @@ pub(super) struct Storage {
 pub(super) struct Storages {
     pub storages: Vec<Storage>,
     /// For each buffer its storage and its offset in it.
-    places: Vec<(usize, u64)>,
+    places: Vec<Place>,
+    /// For each storage the buffers in it that are used as late as it is.
+    latest: Vec<Vec<BufferId>>,
+    /// For each storage where it lies in another one, once it is merged into that.
+    merged: Vec<Option<Place>>,
 }
+
+/// A storage, and an offset in it.
+type Place = (usize, u64);
 
 /// Which permitted in-place writes are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,10 +50,17 @@ impl Storages {
     pub fn new(request: &MemoryRequest) -> Result<Self, MemoryError> {
         check(request)?;
         let parents = parents(request)?;
-        let mut storages = Storages { storages: Vec::new(), places: vec![(0, 0); request.buffers.len()] };
+        let mut storages = Storages {
+            storages: Vec::new(),
+            places: vec![(0, 0); request.buffers.len()],
+            latest: Vec::new(),
+            merged: Vec::new(),
+        };
+        let mut is_placed = vec![false; request.buffers.len()];
         for (index, buffer) in request.buffers.iter().enumerate() {
             if parents[index].is_none() {
                 storages.places[index] = (storages.storages.len(), 0);
+                is_placed[index] = true;
                 storages.storages.push(Storage {
                     bytes: buffer.bytes,
                     alignment: buffer.alignment,
@@ -57,7 +71,15 @@ impl Storages {
         }
         for index in 0..request.buffers.len() {
             if parents[index].is_some() {
-                storages.add_view(request, &parents, BufferId(index as u32))?;
+                storages.add_view(request, &parents, BufferId(index as u32), &mut is_placed)?;
+            }
+        }
+        storages.merged = vec![None; storages.storages.len()];
+        storages.latest = vec![Vec::new(); storages.storages.len()];
+        for (index, buffer) in request.buffers.iter().enumerate() {
+            let (at, _) = storages.places[index];
+            if buffer.last_use == storages.storages[at].last_use {
+                storages.latest[at].push(BufferId(index as u32));
             }
         }
         Ok(storages)
@@ -68,29 +90,50 @@ impl Storages {
         request: &MemoryRequest,
         parents: &[Option<MemoryAlias>],
         view: BufferId,
+        is_placed: &mut [bool],
     ) -> Result<(), MemoryError> {
+        let mut chain: Vec<MemoryAlias> = Vec::new();
         let mut root = view;
-        let mut offset_bytes = 0;
-        // A chain of views without a circle visits no buffer twice.
-        for _ in 0..parents.len() {
-            let Some(link) = parents[root.index()] else { break };
-            offset_bytes += link.offset_bytes;
+        while !is_placed[root.index()] {
+            // A chain of views without a circle visits no buffer twice.
+            let link = parents[root.index()].filter(|_| chain.len() < parents.len());
+            let link = link.ok_or(MemoryError::ViewTwice { view })?;
+            chain.push(link);
             root = link.of;
         }
-        if parents[root.index()].is_some() {
-            return Err(MemoryError::ViewTwice { view });
+        for link in chain.into_iter().rev() {
+            let (at, offset_bytes) = self.places[link.of.index()];
+            self.places[link.view.index()] = (at, offset_bytes + link.offset_bytes);
+            is_placed[link.view.index()] = true;
         }
         let buffer = request.buffers[view.index()];
+        let (at, offset_bytes) = self.places[view.index()];
         if offset_bytes % buffer.alignment != 0 {
             return Err(MemoryError::ViewAlignment { view, alignment: buffer.alignment, offset_bytes });
         }
-        let (at, _) = self.places[root.index()];
-        self.places[view.index()] = (at, offset_bytes);
         let storage = &mut self.storages[at];
         storage.alignment = storage.alignment.max(buffer.alignment);
         storage.first_use = storage.first_use.min(buffer.first_use);
         storage.last_use = storage.last_use.max(buffer.last_use);
         Ok(())
+    }
+
+    /// Where a buffer lies, after merging. Its way is shortened for the next time.
+    fn place(&mut self, buffer: BufferId) -> Place {
+        let (storage, offset) = self.places[buffer.index()];
+        let mut way = vec![storage];
+        while let Some((next, _)) = self.merged[way[way.len() - 1]] {
+            way.push(next);
+        }
+        let root = way.pop().expect("begins with a storage");
+        let mut in_root = (root, 0);
+        for link in way.into_iter().rev() {
+            let (_, offset) = self.merged[link].expect("links lead to the root");
+            in_root = (root, in_root.1 + offset);
+            self.merged[link] = Some(in_root);
+        }
+        self.places[buffer.index()] = (root, in_root.1 + offset);
+        self.places[buffer.index()]
     }
 
     /// Uses permissions in their order, as far as the policy wants and lives allow. Returns those used.
@@ -104,15 +147,15 @@ impl Storages {
                 used.push(pair);
             }
         }
-        self.drop_unused();
+        self.drop_merged();
         used
     }
 
     /// Merges the storage of the output into that of the input, if the input's dies where the output's is born.
     fn try_in_place(&mut self, request: &MemoryRequest, pair: InPlace, policy: InPlacePolicy) -> bool {
         let (output, input) = (request.buffers[pair.output.index()], request.buffers[pair.input.index()]);
-        let (from, offset_in_from) = self.places[pair.output.index()];
-        let (into, offset) = self.places[pair.input.index()];
+        let (from, offset_in_from) = self.place(pair.output);
+        let (into, offset) = self.place(pair.input);
         let (old, new) = (self.storages[into], self.storages[from]);
         let meets = from != into && old.last_use == output.first_use && new.first_use == output.first_use;
         let fits = offset_in_from == 0 && new.bytes <= input.bytes && offset % new.alignment == 0;
@@ -122,48 +165,52 @@ impl Storages {
             || input.first_use >= output.first_use
             || input.last_use != output.first_use
             || (policy == InPlacePolicy::WhenWhole && !is_whole)
-            || self.is_read_beside(request, pair.input, output.first_use)
+            || self.is_read_beside(request, pair.input)
         {
             return false;
         }
-        for place in self.places.iter_mut().filter(|place| place.0 == from) {
-            *place = (into, place.1 + offset);
+        self.merged[from] = Some((into, offset));
+        let latest = std::mem::take(&mut self.latest[from]);
+        if new.last_use > old.last_use {
+            self.latest[into] = latest;
+        } else {
+            self.latest[into].extend(latest);
         }
         self.storages[into].alignment = old.alignment.max(new.alignment);
         self.storages[into].last_use = new.last_use;
-        // Its buffers are gone, so it is dropped.
-        self.storages[from].bytes = 0;
         true
     }
 
-    /// True if a step uses other buffers in the memory of `input`: overwriting it would change them.
-    fn is_read_beside(&self, request: &MemoryRequest, input: BufferId, step: u32) -> bool {
-        let range = |id: usize| {
-            let start = self.places[id].1;
-            start..start + request.buffers[id].bytes
-        };
-        let own = range(input.index());
-        (0..request.buffers.len()).any(|other| {
-            other != input.index()
-                && self.places[other].0 == self.places[input.index()].0
-                && request.buffers[other].last_use >= step
-                && range(other).start < own.end
-                && own.start < range(other).end
-        })
+    /// True if the last step that uses the storage of `input` uses other buffers in its memory: overwriting it would change them.
+    fn is_read_beside(&mut self, request: &MemoryRequest, input: BufferId) -> bool {
+        let (storage, start) = self.place(input);
+        let own = start..start + request.buffers[input.index()].bytes;
+        let latest = std::mem::take(&mut self.latest[storage]);
+        let is_beside = latest.iter().any(|&other| {
+            let (_, start) = self.place(other);
+            other != input && start < own.end && own.start < start + request.buffers[other.index()].bytes
+        });
+        self.latest[storage] = latest;
+        is_beside
     }
 
-    /// Drops storages without buffers.
-    fn drop_unused(&mut self) {
-        let mut is_used = vec![false; self.storages.len()];
-        self.places.iter().for_each(|place| is_used[place.0] = true);
+    /// Drops storages that were merged into others.
+    fn drop_merged(&mut self) {
         let mut renumbered = vec![0; self.storages.len()];
         let mut kept = Vec::new();
-        for (index, storage) in self.storages.iter().enumerate().filter(|&(index, _)| is_used[index]) {
-            renumbered[index] = kept.len();
-            kept.push(*storage);
+        for (index, storage) in self.storages.iter().enumerate() {
+            if self.merged[index].is_none() {
+                renumbered[index] = kept.len();
+                kept.push(*storage);
+            }
         }
-        self.places.iter_mut().for_each(|place| place.0 = renumbered[place.0]);
+        for index in 0..self.places.len() {
+            let (storage, offset) = self.place(BufferId(index as u32));
+            self.places[index] = (renumbered[storage], offset);
+        }
         self.storages = kept;
+        self.merged = vec![None; self.storages.len()];
+        self.latest.clear();
     }
 
     /// The offset of each buffer, given those of the storages.

@@ -1,5 +1,7 @@
 //! Plans by hand, and random requests: what is live together never overlaps.
 
+use super::occupied::Occupied;
+use super::storage::Storage;
 use super::*;
 use proptest::prelude::*;
 
@@ -189,4 +191,68 @@ proptest! {
         check_plan(&request, &plan);
         prop_assert_eq!(plan_memory(&request).expect("as before"), plan);
     }
+}
+
+/// The bytes below 256 that ranges have.
+fn bytes_of(ranges: impl IntoIterator<Item = (u64, u64)>) -> Vec<bool> {
+    let mut is_in = vec![false; 256];
+    ranges.into_iter().for_each(|(start, end)| is_in[start as usize..end as usize].fill(true));
+    is_in
+}
+
+proptest! {
+    #[test]
+    fn what_is_taken_during_a_life_is_what_lives_then_takes(
+        placed in prop::collection::vec((0..20u32, 0..8u32, 0..200u64, 1..50u64), 1..20),
+    ) {
+        let storages: Vec<Storage> = placed
+            .iter()
+            .map(|&(first_use, length, _, bytes)| Storage { bytes, alignment: 1, first_use, last_use: first_use + length })
+            .collect();
+        let mut occupied = Occupied::new(&storages);
+        for (at, &(.., start, bytes)) in placed.iter().enumerate() {
+            let meets = |other: &usize| {
+                storages[*other].first_use <= storages[at].last_use && storages[at].first_use <= storages[*other].last_use
+            };
+            let alive = (0..at).filter(meets).map(|other| (placed[other].2, placed[other].2 + placed[other].3));
+            prop_assert_eq!(bytes_of(occupied.during(at)), bytes_of(alive));
+            occupied.take(at, start, start + bytes);
+        }
+    }
+}
+
+/// Buffers of a recurrence that was unrolled: a state that each step writes anew, some short-lived ones, and a result of each step that
+/// lives to the end.
+fn unrolled(steps: u32) -> MemoryRequest {
+    let sizes = [96, 4096, 700, 64 * 33];
+    let mut buffers = Vec::new();
+    for step in 0..steps {
+        let at = 4 * step;
+        for (number, &bytes) in (0..).zip(&sizes) {
+            let last_use = if number == 0 { 4 * steps } else { at + number + 2 };
+            buffers.push(Buffer { bytes, alignment: 64, first_use: at + number, last_use });
+        }
+    }
+    MemoryRequest { buffers, ..MemoryRequest::default() }
+}
+
+#[test]
+fn steps_grow_with_the_number_of_buffers() {
+    let [small, medium, large] =
+        [50, 100, 200].map(|steps| plan_memory(&unrolled(steps)).expect("valid").steps);
+    let [added, added_next] = [medium - small, large - medium];
+    assert!(added_next * 10 <= added * 25, "{small}, {medium}, {large}");
+}
+
+#[test]
+fn long_chains_of_views_and_of_outputs_in_place_are_one_buffer() {
+    let length = 20_000;
+    let chain: Vec<Buffer> = (0..length).map(|at| buffer(64, at, at + 1)).collect();
+    let views = (1..length).map(|at| view(at, at - 1, 0)).collect();
+    let plan =
+        plan_memory(&MemoryRequest { buffers: chain.clone(), views, in_place: vec![] }).expect("valid");
+    assert_eq!(plan.arena_bytes, 64);
+    let in_place = (1..length).rev().map(|at| in_place(at, at - 1)).collect();
+    let plan = plan_memory(&MemoryRequest { buffers: chain, views: vec![], in_place }).expect("valid");
+    assert_eq!((plan.arena_bytes, plan.in_place.len()), (64, length as usize - 1));
 }

@@ -3,7 +3,7 @@
 use super::{Milp, Row, Solver, SolverError, SolverLimits, SolverOutcome, SolverStatus};
 use microlp::{
     ComparisonOp, Error, LinearExpr, OptimizationDirection, Problem, SolutionStatus, SolveOptions,
-    SolveOutcome, Variable,
+    SolveOutcome, TerminationReason, Variable,
 };
 
 /// `microlp`'s simplex and branch and bound. Good for some thousand columns.
@@ -23,20 +23,31 @@ impl Solver for MicroLp {
     ) -> Result<SolverOutcome, SolverError> {
         let (problem, variables) = build(program);
         let mut options = SolveOptions::default();
-        options.node_limit = Some(limits.nodes);
+        options.node_limit = Some(1);
         options.warm_start =
             start.map(|values| variables.iter().copied().zip(values.iter().copied()).collect());
-        match problem.solve_with(options) {
+        match problem.solve_with(options).and_then(|outcome| within(outcome, limits)) {
             Ok(outcome) => Ok(read(&outcome, &variables)),
             Err(Error::Infeasible) => Ok(SolverOutcome {
                 status: SolverStatus::Infeasible,
                 values: Vec::new(),
                 bound: f64::INFINITY,
                 nodes: 0,
+                pivots: 0,
             }),
             Err(error) => Err(SolverError { solver: self.name().to_owned(), reason: error.to_string() }),
         }
     }
+}
+
+/// Solves further nodes while there are pivots left.
+fn within(mut outcome: SolveOutcome, limits: SolverLimits) -> Result<SolveOutcome, Error> {
+    while outcome.termination_reason() == TerminationReason::NodeLimit
+        && outcome.stats().lp_iterations < limits.pivots
+    {
+        outcome = outcome.resume()?;
+    }
+    Ok(outcome)
 }
 
 fn build(program: &Milp) -> (Problem, Vec<Variable>) {
@@ -92,5 +103,5 @@ fn read(outcome: &SolveOutcome, variables: &[Variable]) -> SolverOutcome {
         }
         None => (SolverStatus::Unknown, Vec::new()),
     };
-    SolverOutcome { status, values, bound, nodes: stats.nodes_solved }
+    SolverOutcome { status, values, bound, nodes: stats.nodes_solved, pivots: stats.lp_iterations }
 }

@@ -149,16 +149,19 @@ impl Assembler<'_> {
         for (group, column) in columns() {
             last_use.extend(column.inputs.iter().map(|&tensor| (tensor, group)));
         }
+        let mut output_number: HashMap<TensorId, usize> = HashMap::new();
+        for (number, (_, tensor)) in self.graph.outputs.iter().enumerate() {
+            output_number.entry(*tensor).or_insert(number);
+        }
         let mut stored: Vec<(TensorId, Buffer)> = Vec::new();
         let mut ids: HashMap<TensorId, BufferId> = HashMap::new();
         for (group, column) in columns() {
             for &tensor in &column.outputs {
-                let output = self.graph.outputs.iter().position(|(_, output)| *output == tensor);
                 if self.memory_of.contains_key(&tensor) || ids.contains_key(&tensor) {
                     continue;
                 }
-                match output {
-                    Some(number) => {
+                match output_number.get(&tensor) {
+                    Some(&number) => {
                         self.memory_of.insert(tensor, SlotMemory::Output(number));
                     }
                     None => {

@@ -7,6 +7,8 @@
 //!
 //! What is not updated in place is an output like any other, which the caller copies.
 
+mod order;
+
 use super::context::PlanContext;
 use super::definition::KernelDefinition;
 use super::implementation::{ColumnBody, Implementation, PlannedColumn};
@@ -16,6 +18,7 @@ use crate::plan::candidates::CandidateColumn;
 use orch_compute::ArgId;
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_template::Design;
+use order::ColumnOrder;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a pair asks of kernels.
@@ -133,12 +136,16 @@ fn before(graph: &PrimGraph, tensor: TensorId) -> BTreeSet<NodeId> {
 /// Lets the kernels of a plan update inputs in place where that is right, and orders its columns so that what reads an input comes before
 /// what updates it.
 pub fn update_in_place(implementation: &mut Implementation, ctx: PlanContext<'_>) {
+    let Some(mut order) = column_order(&implementation.columns) else { return };
     let mut granted: Vec<Granted> = Vec::new();
     for &update in ctx.updates {
-        let Some(column) = only_writer(&implementation.columns, update.output) else { continue };
-        granted.push(Granted { update, column });
-        if order(&implementation.columns, &granted).is_none() {
-            granted.pop();
+        let writer = order.only_writer(update.output);
+        let Some(column) = writer.filter(|&writer| is_template_kernel(&implementation.columns[writer]))
+        else {
+            continue;
+        };
+        if order.wait_for_readers(column, update.input) {
+            granted.push(Granted { update, column });
         }
     }
     if granted.is_empty() {
@@ -152,7 +159,12 @@ pub fn update_in_place(implementation: &mut Implementation, ctx: PlanContext<'_>
         let kept = redesign(implementation, ctx, column, pairs, &mut redesigned);
         granted.retain(|granted| granted.column != column || kept.contains(&granted.update.in_place()));
     }
-    let Some(order) = order(&implementation.columns, &granted) else { return };
+    // Not all that was granted was kept.
+    let Some(mut order) = column_order(&implementation.columns) else { return };
+    for Granted { update, column } in &granted {
+        order.wait_for_readers(*column, update.input);
+    }
+    let Some(order) = order.lowest_first() else { return };
     implementation.reorder(&order);
     implementation.drop_unused_kernels();
     granted.sort_by_key(|granted| granted.update.ports.output);
@@ -166,37 +178,14 @@ struct Granted {
     column: usize,
 }
 
-/// The column that writes a tensor, if it is one kernel of a template.
-fn only_writer(columns: &[PlannedColumn], tensor: TensorId) -> Option<usize> {
-    let mut writers = (0..columns.len()).filter(|&column| columns[column].outputs.contains(&tensor));
-    let writer = writers.next().filter(|_| writers.next().is_none())?;
-    let PlannedColumn { body, proof, .. } = &columns[writer];
-    (matches!(body, ColumnBody::Kernel { .. }) && proof.is_none()).then_some(writer)
+/// True for one kernel of a template.
+fn is_template_kernel(column: &PlannedColumn) -> bool {
+    matches!(column.body, ColumnBody::Kernel { .. }) && column.proof.is_none()
 }
 
-/// An order of columns in which each comes after those that write what it reads, and what updates an input after all that read it; as
-/// close to the present one as that allows. `None` if there is none.
-fn order(columns: &[PlannedColumn], granted: &[Granted]) -> Option<Vec<usize>> {
-    let mut waits: Vec<BTreeSet<usize>> = Vec::with_capacity(columns.len());
-    for column in columns {
-        let writes =
-            |other: &usize| columns[*other].outputs.iter().any(|tensor| column.inputs.contains(tensor));
-        waits.push((0..columns.len()).filter(writes).collect());
-    }
-    for Granted { update, column } in granted {
-        let readers = (0..columns.len()).filter(|other| columns[*other].inputs.contains(&update.input));
-        waits[*column].extend(readers.filter(|other| other != column));
-    }
-    let mut order = Vec::with_capacity(columns.len());
-    let mut is_done = vec![false; columns.len()];
-    while order.len() < columns.len() {
-        let is_ready =
-            |column: &usize| !is_done[*column] && waits[*column].iter().all(|&other| is_done[other]);
-        let next = (0..columns.len()).find(is_ready)?;
-        is_done[next] = true;
-        order.push(next);
-    }
-    Some(order)
+/// The columns in an order as close to the present one as updates allow; `None` if each waits for another.
+fn column_order(columns: &[PlannedColumn]) -> Option<ColumnOrder> {
+    ColumnOrder::of(columns.iter().map(|column| (&column.inputs[..], &column.outputs[..])))
 }
 
 /// Kernels with outputs in the memory of inputs, and their numbers in the plan.
@@ -295,8 +284,10 @@ impl Implementation {
     pub fn reorder(&mut self, order: &[usize]) {
         let mut columns: Vec<Option<PlannedColumn>> = self.columns.drain(..).map(Some).collect();
         self.columns.extend(order.iter().filter_map(|&column| columns[column].take()));
+        let mut new_place = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(place, &old)| new_place[old] = place);
         for column in self.parts.iter_mut().flat_map(|part| &mut part.columns) {
-            *column = order.iter().position(|old| old == column).unwrap_or(*column);
+            *column = new_place[*column];
         }
     }
 
@@ -308,7 +299,7 @@ impl Implementation {
         self.kernels.extend(numbers.iter().filter_map(|&kernel| kernels[kernel].take()));
         for column in &mut self.columns {
             if let ColumnBody::Kernel { kernel, .. } = &mut column.body {
-                *kernel = numbers.iter().position(|old| old == kernel).unwrap_or(*kernel);
+                *kernel = numbers.binary_search(kernel).expect("a column's kernel is used");
             }
         }
     }

@@ -54,6 +54,13 @@ type State = Rc<[u32]>;
 /// A provided class, by rank, and the chosen column that provides it.
 type Provision = (u32, u32);
 
+/// A state that is being made, and its provisions, descending by rank.
+#[derive(Default)]
+struct Demands {
+    state: Vec<u32>,
+    provisions: Vec<Provision>,
+}
+
 fn entry_rank(entry: u32) -> usize {
     (entry / 2) as usize
 }
@@ -176,38 +183,55 @@ impl<'a> Sweeper<'a> {
         self.needs.price_with(needed, further, &self.executes, columns)
     }
 
-    /// The state before a column of a group runs, given the one after it.
-    fn before(&self, after: &Reached, column: u32, group: u32) -> (Vec<u32>, Vec<Provision>) {
+    /// The state before a column of a group runs, given the one after it, and what provides for it.
+    fn before(&self, after: &Reached, column: u32, group: u32, found: &mut Demands) {
         let (inputs, outputs) = (&self.inputs[column as usize], &self.outputs[column as usize]);
-        let mut provisions = after.provisions.clone();
+        let Demands { state, provisions } = found;
+        provisions.clone_from(&after.provisions);
         for &rank in outputs.iter().filter(|&&rank| self.group_of[rank as usize] < group) {
-            if !provisions.iter().any(|&(provided, _)| provided == rank) {
-                provisions.push((rank, column));
+            let place = provisions.partition_point(|&(provided, _)| provided > rank);
+            if provisions.get(place).is_none_or(|&(provided, _)| provided != rank) {
+                provisions.insert(place, (rank, column));
             }
         }
         let is_there = |rank: u32| provisions.iter().any(|&(provided, _)| provided == rank);
-        let demanded = after.state.iter().copied().filter(|&entry| !is_provided(entry));
-        let mut demanded = demanded.filter(|entry| !outputs.contains(&(entry / 2))).peekable();
-        let mut joining = inputs.iter().filter(|&&rank| !is_there(rank)).map(|rank| 2 * rank).peekable();
-        // Both descend.
-        let mut state: Vec<u32> = Vec::with_capacity(after.state.len() + inputs.len() + outputs.len());
-        while let Some(next) = demanded.peek().copied().max(joining.peek().copied()) {
-            demanded.next_if_eq(&next);
-            joining.next_if_eq(&next);
-            state.push(next);
+        state.clear();
+        let mut joining = inputs.iter().copied().filter(|&rank| !is_there(rank)).peekable();
+        let mut produced = outputs.iter().copied().peekable();
+        // All descend. Where neither an input nor an output is left, the rest stays as it is.
+        let mut rest = &after.state[..];
+        while let Some((&entry, others)) = rest.split_first() {
+            if joining.peek().is_none() && produced.peek().is_none() && after.provisions.is_empty() {
+                break;
+            }
+            rest = others;
+            if is_provided(entry) {
+                continue;
+            }
+            let rank = entry / 2;
+            while let Some(input) = joining.next_if(|&input| input >= rank) {
+                if input > rank {
+                    state.push(2 * input);
+                }
+            }
+            while produced.next_if(|&output| output > rank).is_some() {}
+            if produced.peek() != Some(&rank) {
+                state.push(entry);
+            }
         }
-        self.drop_spent(&state, &mut provisions);
-        if !provisions.is_empty() {
-            state.extend(provisions.iter().map(|&(rank, _)| 2 * rank + 1));
-            state.sort_unstable_by_key(|&entry| Reverse(entry));
+        state.extend(rest);
+        state.extend(joining.map(|input| 2 * input));
+        self.drop_spent(state.first().copied(), provisions);
+        for &(rank, _) in provisions.iter() {
+            let entry = 2 * rank + 1;
+            state.insert(state.partition_point(|&other| other > entry), entry);
         }
-        (state, provisions)
     }
 
     /// Takes away provisions that nothing can demand any more: those in groups above the highest demand, and those
     /// whose readers all produce something above it.
-    fn drop_spent(&self, demanded: &[u32], provisions: &mut Vec<Provision>) {
-        let Some(highest) = demanded.iter().map(|entry| entry / 2).max() else {
+    fn drop_spent(&self, highest_demand: Option<u32>, provisions: &mut Vec<Provision>) {
+        let Some(highest) = highest_demand.map(|entry| entry / 2) else {
             provisions.clear();
             return;
         };

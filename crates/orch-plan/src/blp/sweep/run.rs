@@ -1,6 +1,6 @@
 //! One sweep: states in buckets by the group of their highest demand, expanded from the highest group down.
 
-use super::{Provision, State, Sweep, SweepLimits, Sweeper, demanded, entry_rank, is_provided};
+use super::{Demands, Provision, State, Sweep, SweepLimits, Sweeper, demanded, entry_rank, is_provided};
 use crate::blp::greedy::Selection;
 use crate::blp::instance::Weight;
 use crate::blp::prices::Union;
@@ -53,6 +53,8 @@ pub(super) struct Run<'a> {
     dropped: Weight,
     expanded: usize,
     tried: usize,
+    /// Room for the state of a step.
+    found: Demands,
 }
 
 impl<'a> Run<'a> {
@@ -67,6 +69,7 @@ impl<'a> Run<'a> {
             dropped: Weight::INFINITE,
             expanded: 0,
             tried: 0,
+            found: Demands::default(),
         }
     }
 
@@ -74,7 +77,8 @@ impl<'a> Run<'a> {
     pub fn sweep(mut self, start: Vec<u32>) -> Sweep {
         let needed = self.sweeper.needs_without(&start, |_| false);
         let priced = self.sweeper.priced(&needed, std::iter::empty, &[]);
-        self.reach(start, Vec::new(), Weight::ZERO, priced, SweepStep { parent: NO_PARENT, column: 0 });
+        let start = Demands { state: start, provisions: Vec::new() };
+        self.reach(&start, Weight::ZERO, priced, SweepStep { parent: NO_PARENT, column: 0 });
         for group in (0..self.buckets.len()).rev() {
             let is_circle = self.sweeper.group_sizes[group] > 1;
             match self.buckets[group].states.is_empty() {
@@ -155,7 +159,9 @@ impl<'a> Run<'a> {
         let is_output = |rank: usize| outputs.contains(&(rank as u32));
         let group = sweeper.group_of[class];
         let weight = from.weight + sweeper.instance.columns[column as usize].weight;
-        let (state, provisions) = sweeper.before(from, column, group);
+        let mut found = std::mem::take(&mut self.found);
+        sweeper.before(from, column, group, &mut found);
+        let Demands { state, provisions } = &found;
         let joined = || {
             let inputs = sweeper.inputs[column as usize].iter();
             let is_demanded = |rank: &&u32| state.binary_search_by(|entry| (2 * **rank).cmp(entry)).is_ok();
@@ -165,22 +171,17 @@ impl<'a> Run<'a> {
         let produces_others =
             outputs.len() > 1 && demanded(&from.state).any(|rank| rank != class && is_output(rank));
         let priced = match produces_others {
-            true => sweeper.priced(&sweeper.needs_without(&from.state, is_output), joined, &provisions),
-            false => sweeper.priced(others, joined, &provisions),
+            true => sweeper.priced(&sweeper.needs_without(&from.state, is_output), joined, provisions),
+            false => sweeper.priced(others, joined, provisions),
         };
-        self.reach(state, provisions, weight, priced, SweepStep { parent: from.step, column });
+        self.reach(&found, weight, priced, SweepStep { parent: from.step, column });
+        self.found = found;
     }
 
     /// Records a way to a state, if it may lead to a better choice. `priced`: what must still be executed is worth so much.
-    fn reach(
-        &mut self,
-        state: Vec<u32>,
-        provisions: Vec<Provision>,
-        weight: Weight,
-        priced: u64,
-        step: SweepStep,
-    ) {
-        let promise = weight + self.sweeper.future(&state, &provisions, priced);
+    fn reach(&mut self, found: &Demands, weight: Weight, priced: u64, step: SweepStep) {
+        let Demands { state, provisions } = found;
+        let promise = weight + self.sweeper.future(state, provisions, priced);
         if promise >= self.incumbent {
             return;
         }
@@ -198,16 +199,23 @@ impl<'a> Run<'a> {
                 let known = &mut bucket.states[at as usize];
                 if weight < known.weight {
                     self.steps[known.step as usize] = step;
-                    *known = Reached { provisions, weight, promise, ..known.clone() };
+                    known.provisions.clone_from(provisions);
+                    (known.weight, known.promise) = (weight, promise);
                     bucket.fresh.push(at);
                 }
             }
             None => {
-                let state: State = state.into();
+                let state: State = state.as_slice().into();
                 let at = bucket.states.len() as u32;
                 bucket.index.insert(state.clone(), at);
                 bucket.fresh.push(at);
-                bucket.states.push(Reached { state, provisions, weight, promise, step: id });
+                bucket.states.push(Reached {
+                    state,
+                    provisions: provisions.clone(),
+                    weight,
+                    promise,
+                    step: id,
+                });
                 self.steps.push(step);
             }
         }
