@@ -1,104 +1,42 @@
-//! Exponents as combinations of values, conditions for a program to be defined, and what has to be known of each tensor.
+//! Exponents as combinations of values, and conditions for a program to be defined.
 //!
 //! There are three ways to see an exponent: as a sum of values with signs; as a sum of values with constant factors; as it is.
 //! The values are *atoms*. Sums of constants are multiples of one further atom, the number 1. Moved elements are what they were.
 
 use crate::program::{Op, Program, Ratio, Scalar};
-use crate::residue::Needs;
 use std::collections::BTreeSet;
 
 /// How many ways there are.
 pub const WAYS: usize = 3;
-/// The most steps that the parts of one exponent are looked for.
-const MAX_STEPS: usize = 1000;
 
-/// The atoms of a program, seen in one way.
-#[derive(Clone, Debug)]
-pub struct Atoms {
-    /// Tensors of atoms.
-    pub tensors: BTreeSet<usize>,
-    /// By tensor of exponentials: the sum of the absolute values of coefficients.
-    pub sizes: Vec<f64>,
-    /// A common denominator of coefficients.
-    pub denominator: i128,
-}
-
-impl Atoms {
-    /// The atoms of a program seen in one of the ways, by number; `None` if there are too many.
-    pub fn new(program: &Program, way: usize) -> Option<Atoms> {
-        let mut atoms =
-            Atoms { tensors: BTreeSet::new(), sizes: vec![0.0; program.nodes.len()], denominator: 1 };
-        for (at, node) in program.nodes.iter().enumerate() {
-            if node.op == Op::Each(Scalar::Exp) {
-                atoms.sizes[at] = atoms.add(program, node.args[0], way, (1, 1), &mut 0)?;
-            }
-        }
-        Some(atoms)
-    }
-
-    /// Adds the atoms of a multiple of a value, and gives the sum of their coefficients.
-    fn add(
-        &mut self,
-        program: &Program,
-        at: usize,
-        way: usize,
-        (num, den): (i128, i128),
-        steps: &mut usize,
-    ) -> Option<f64> {
-        *steps += 1;
-        if *steps > MAX_STEPS {
-            return None;
-        }
-        let times = |ratio: &Ratio| -> Option<(i128, i128)> {
-            let (num, den) = (num.checked_mul(ratio.num.into())?, den.checked_mul(ratio.den.into())?);
-            let divisor = gcd(num, den);
-            Some((num / divisor, den / divisor))
-        };
-        let node = &program.nodes[at];
-        let mut next = |atoms: &mut Atoms, arg: usize, factor| atoms.add(program, arg, way, factor, steps);
-        match &node.op {
-            Op::Each(Scalar::Sum) if way < 2 => {
-                Some(next(self, node.args[0], (num, den))? + next(self, node.args[1], (num, den))?)
-            }
-            Op::Each(Scalar::Guard | Scalar::Mask) if way < 2 => next(self, node.args[0], (num, den)),
-            op if op.moves() => node
-                .args
-                .iter()
-                .try_fold(0.0, |most, &arg| Some(f64::max(most, next(self, arg, (num, den))?))),
-            Op::Each(Scalar::Offset(ratio)) if way < 2 => {
-                let rest = next(self, node.args[0], (num, den))?;
-                Some(rest + self.part(times(ratio)?)?)
-            }
-            Op::Each(Scalar::Scale(ratio))
-                if way == 1 || way == 0 && *ratio == (Ratio { num: -1, den: 1 }) =>
-            {
-                next(self, node.args[0], times(ratio)?)
-            }
-            _ => {
-                self.tensors.insert(at);
-                self.part((num, den))
-            }
-        }
-    }
-
-    /// The size of a coefficient.
-    fn part(&mut self, (num, den): (i128, i128)) -> Option<f64> {
-        self.denominator = common(self.denominator, den)?;
-        Some(num.unsigned_abs() as f64 / den as f64)
+/// Whether a tensor, as an exponent, is a combination of the atoms of its operands, seen in one of the ways; otherwise it is an atom.
+pub fn keeps_atoms(program: &Program, tensor: usize, way: usize) -> bool {
+    match program.nodes[tensor].op {
+        Op::Move(_) | Op::Concat(_) => true,
+        Op::Each(Scalar::Sum | Scalar::Guard | Scalar::Mask | Scalar::Offset(_)) => way < 2,
+        Op::Each(Scalar::Scale(ratio)) => way == 1 || way == 0 && ratio == Ratio { num: -1, den: 1 },
+        _ => false,
     }
 }
 
-/// The least common multiple.
-pub fn common(a: i128, b: i128) -> Option<i128> {
-    (a / gcd(a, b)).checked_mul(b)
-}
-
-fn gcd(a: i128, b: i128) -> i128 {
-    if b == 0 { a.abs().max(1) } else { gcd(b, a % b) }
+/// Of each tensor, whether it is an atom that an exponent has.
+pub fn atoms(program: &Program, way: usize) -> Vec<bool> {
+    let mut is_exponent = vec![false; program.nodes.len()];
+    let mut is_atom = is_exponent.clone();
+    for (at, node) in program.nodes.iter().enumerate().rev() {
+        let keeps = keeps_atoms(program, at, way);
+        is_atom[at] = is_exponent[at] && !keeps;
+        // A mask is no exponent.
+        let count = if node.op == Op::Each(Scalar::Mask) { 1 } else { node.args.len() };
+        if node.op == Op::Each(Scalar::Exp) || is_exponent[at] && keeps {
+            node.args[..count].iter().for_each(|&arg| is_exponent[arg] = true);
+        }
+    }
+    is_atom
 }
 
 /// What must hold for a program to be defined.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Condition {
     /// A divisor, or a factor of one, is not zero.
     Divisor,
@@ -108,28 +46,20 @@ pub enum Condition {
 
 /// True of what is zero exactly where an operand is.
 pub fn is_product(op: &Op) -> bool {
-    match op {
-        Op::Each(Scalar::Mul | Scalar::Square) => true,
-        Op::Each(Scalar::Scale(ratio)) => ratio.num != 0,
-        _ => false,
-    }
+    matches!(op, Op::Each(Scalar::Mul)) || matches!(op, Op::Each(Scalar::Scale(ratio)) if ratio.num != 0)
 }
 
 /// The factors of divisors, and the operands of roots.
 pub fn conditions(program: &Program) -> BTreeSet<(Condition, usize)> {
     let mut found = BTreeSet::new();
-    for node in &program.nodes {
-        let condition = match node.op {
-            Op::Each(Scalar::Reciprocal) => Condition::Divisor,
-            Op::Each(Scalar::Sqrt) => Condition::Radicand,
-            _ => continue,
-        };
-        let mut open = vec![node.args[0]];
-        while let Some(at) = open.pop() {
-            let has_factors = condition == Condition::Divisor && is_product(&program.nodes[at].op);
-            if found.insert((condition, at)) && has_factors {
-                open.extend(&program.nodes[at].args);
-            }
+    for (at, node) in program.nodes.iter().enumerate().rev() {
+        match node.op {
+            Op::Each(Scalar::Reciprocal) => _ = found.insert((Condition::Divisor, node.args[0])),
+            Op::Each(Scalar::Sqrt) => _ = found.insert((Condition::Radicand, node.args[0])),
+            _ => {}
+        }
+        if found.contains(&(Condition::Divisor, at)) && is_product(&node.op) {
+            found.extend(node.args.iter().map(|&arg| (Condition::Divisor, arg)));
         }
     }
     found
@@ -155,18 +85,22 @@ pub struct Facts {
 /// # Errors
 /// If something is masked by a tensor that is no mask.
 pub fn facts(program: &Program) -> Result<Vec<Facts>, String> {
+    let number = Facts { is_finite: true, ..Facts::default() };
+    let nonnegative = Facts { is_nonnegative: true, ..number };
+    let mask = Facts { is_mask: true, is_masked_sum: true, ..nonnegative };
     let mut known: Vec<Facts> = Vec::new();
     for node in &program.nodes {
-        let args: Vec<Facts> = node.args.iter().map(|&arg| known[arg]).collect();
+        let mut args: Vec<Facts> = node.args.iter().map(|&arg| known[arg]).collect();
+        if let Op::Each(Scalar::Offset(ratio)) = node.op {
+            args.push(Facts { is_nonnegative: ratio.num >= 0, is_positive: ratio.num > 0, ..number });
+        }
         let all = |fact: fn(&Facts) -> bool| args.iter().all(fact);
         let any = |fact: fn(&Facts) -> bool| args.iter().any(fact);
         // Of uneven parts some may have no elements, whose sum is zero.
-        let reduced = match &node.op {
-            Op::Reduce(_, dim) => program.nodes[node.args[0]].shape.get(*dim),
-            Op::Matmul => program.nodes[node.args[0]].shape.last(),
-            _ => None,
+        let is_some = match node.op {
+            Op::Reduce(_, dim) => program.shape(node.args[0])[dim].ragged.is_none(),
+            _ => true,
         };
-        let is_some = reduced.is_none_or(|extent| extent.ragged.is_none());
         // What holds for a result if it holds for all operands: of moved elements, products, positive multiples and sums.
         let same = Facts {
             is_mask: all(|x| x.is_mask),
@@ -175,23 +109,25 @@ pub fn facts(program: &Program) -> Result<Vec<Facts>, String> {
             is_positive: all(|x| x.is_positive),
             is_masked_sum: all(|x| x.is_masked_sum),
         };
-        let number = Facts { is_finite: true, ..Facts::default() };
-        let nonnegative = Facts { is_nonnegative: true, ..number };
-        let mask = Facts { is_mask: true, is_masked_sum: true, ..nonnegative };
-        let is_positive = same.is_nonnegative && any(|x| x.is_positive) && same.is_finite && is_some;
+        // One positive term, of many that are not negative; of products that are added all are.
+        let is_term = if node.args.len() == 2 && matches!(node.op, Op::Reduce(..)) {
+            same.is_positive
+        } else {
+            any(|x| x.is_positive)
+        };
         known.push(match &node.op {
             Op::Input { is_mask: true, .. } | Op::Compare { .. } => mask,
             Op::Input { .. } => number,
             Op::Each(Scalar::Exp) => {
                 Facts { is_positive: same.is_finite, is_masked_sum: true, ..nonnegative }
             }
-            Op::Each(Scalar::Square | Scalar::Sqrt | Scalar::Relu) => nonnegative,
-            Op::Each(Scalar::Sum) | Op::Reduce(Scalar::Sum, _) => {
+            Op::Each(Scalar::Sqrt | Scalar::Relu) => nonnegative,
+            Op::Each(Scalar::Mul) if node.args[0] == node.args[1] => Facts { is_nonnegative: true, ..same },
+            Op::Each(Scalar::Sum | Scalar::Offset(_)) | Op::Reduce(Scalar::Sum, _) => {
+                let is_positive = same.is_nonnegative && same.is_finite && is_term && is_some;
                 Facts { is_mask: false, is_positive, ..same }
             }
-            Op::Each(Scalar::Mul) => same,
-            Op::Matmul => Facts { is_mask: false, is_positive: same.is_positive && is_some, ..same },
-            Op::Each(Scalar::Largest) | Op::Reduce(_, _) => Facts {
+            Op::Each(Scalar::Largest) | Op::Reduce(..) => Facts {
                 is_finite: any(|x| x.is_finite) && is_some,
                 is_nonnegative: any(|x| x.is_nonnegative && x.is_finite) && is_some,
                 is_positive: any(|x| x.is_positive) && is_some,
@@ -199,10 +135,6 @@ pub fn facts(program: &Program) -> Result<Vec<Facts>, String> {
                 ..same
             },
             Op::Each(Scalar::Scale(ratio)) if ratio.num > 0 => Facts { is_mask: false, ..same },
-            Op::Each(Scalar::Offset(ratio)) if ratio.num >= 0 && same.is_nonnegative => {
-                let is_positive = same.is_finite && (ratio.num > 0 || same.is_positive);
-                Facts { is_finite: same.is_finite, is_positive, ..nonnegative }
-            }
             Op::Each(Scalar::Reciprocal) => {
                 Facts { is_nonnegative: same.is_nonnegative, is_positive: same.is_nonnegative, ..number }
             }
@@ -211,16 +143,16 @@ pub fn facts(program: &Program) -> Result<Vec<Facts>, String> {
                 return Err("something is masked by what is no mask".into());
             }
             Op::Each(Scalar::Mask) => Facts { is_nonnegative: args[0].is_nonnegative, ..Facts::default() },
+            Op::Each(Scalar::Mul) | Op::Move(_) | Op::Concat(_) => same,
             Op::Each(_) => Facts { is_finite: same.is_finite, ..Facts::default() },
-            _ => same,
         });
     }
     Ok(known)
 }
 
 /// The arguments of hashes: of roots and the like, of maxima, and atoms.
-pub fn hashed(program: &Program, atoms: &Atoms) -> BTreeSet<usize> {
-    let mut found = atoms.tensors.clone();
+pub fn hashed(program: &Program, is_atom: &[bool]) -> BTreeSet<usize> {
+    let mut found: BTreeSet<usize> = (0..is_atom.len()).filter(|&at| is_atom[at]).collect();
     for node in &program.nodes {
         if let Op::Each(Scalar::Sqrt | Scalar::Erf | Scalar::Largest | Scalar::Relu)
         | Op::Reduce(Scalar::Largest, _) = node.op
@@ -229,32 +161,6 @@ pub fn hashed(program: &Program, atoms: &Atoms) -> BTreeSet<usize> {
         }
     }
     found
-}
-
-/// What is needed of each tensor, where numbers of some are.
-pub fn needs<'a>(
-    program: &Program,
-    atoms: &Atoms,
-    numbers: impl IntoIterator<Item = &'a usize>,
-) -> Vec<Needs> {
-    let mut needs = vec![Needs::default(); program.nodes.len()];
-    numbers.into_iter().for_each(|&at| needs[at].number = true);
-    for (at, node) in program.nodes.iter().enumerate().rev() {
-        needs[at].is_atom = needs[at].exponent && atoms.tensors.contains(&at);
-        let Needs { number, exponent, is_atom } = needs[at];
-        let (number, exponent) = (number || is_atom, exponent && !is_atom);
-        needs[at].number = number;
-        for (position, &arg) in node.args.iter().enumerate() {
-            let (number, exponent) = match node.op {
-                Op::Each(Scalar::Exp) => (false, number),
-                Op::Each(Scalar::Mask) if position == 1 => (number || exponent, false),
-                _ => (number, exponent),
-            };
-            needs[arg].number |= number;
-            needs[arg].exponent |= exponent;
-        }
-    }
-    needs
 }
 
 #[cfg(test)]

@@ -5,8 +5,7 @@
 //! - In a kernel all blocks and iterations are computed at once. What an iteration takes from the one before, a running maximum and
 //!   a rescaled sum, is written out.
 
-use crate::program::{Op, Program, Ratio, Scalar, Tiling};
-use std::collections::BTreeMap;
+use crate::program::{Op, Program, Ratio, Scalar, Tiling, extents};
 
 /// The longest text, in bytes.
 const MAX_BYTES: usize = 1 << 20;
@@ -16,9 +15,8 @@ const MAX_BLOCKS: usize = 1 << 20;
 const MAX_ITERATIONS: usize = 1 << 16;
 
 /// Functions of numbers by their names.
-const SCALARS: [(&str, Scalar); 12] = [
+const SCALARS: [(&str, Scalar); 11] = [
     ("exp", Scalar::Exp),
-    ("square", Scalar::Square),
     ("sqrt", Scalar::Sqrt),
     ("erf", Scalar::Erf),
     ("relu", Scalar::Relu),
@@ -33,7 +31,8 @@ const SCALARS: [(&str, Scalar); 12] = [
 
 /// Name, number of operands, and what it is: operators on values, of which the first are operands of the function and each
 /// further one is the result of the next operator. `$` is the parameter.
-const COMPOSITES: [(&str, usize, &str); 7] = [
+const COMPOSITES: [(&str, usize, &str); 8] = [
+    ("square", 1, "mul v0 v0"),
     ("sub", 2, "scale(-1) v1; add v0 v2"),
     ("div", 2, "reciprocal v1; mul v0 v2"),
     ("sigmoid", 1, "scale(-1) v0; exp v1; offset(1) v2; reciprocal v3"),
@@ -55,52 +54,23 @@ pub fn parse(text: &str) -> Result<Vec<Program>, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("a text of {} bytes; at most {MAX_BYTES} are read", text.len()));
     }
-    let mut lines = Lines { rest: text.lines(), number: 0 };
-    programs(&mut lines).map_err(|problem| format!("line {}: {problem}", lines.number))
-}
-
-fn programs(lines: &mut Lines<'_>) -> Result<Vec<Program>, String> {
-    let mut programs = Vec::new();
-    while let Some(tokens) = lines.next()? {
-        let ["mugraph", name, "{"] = tokens[..] else { return Err("expected mugraph \"name\" {".into()) };
-        quoted(name)?;
-        programs.push(program(lines)?);
+    let (mut reader, mut number) = (Reader::default(), 0);
+    for line in text.lines() {
+        number += 1;
+        let read = tokens(line).and_then(|tokens| reader.line(&tokens));
+        read.map_err(|problem| format!("line {number}: {problem}"))?;
     }
-    Ok(programs)
-}
-
-/// What is left of a text.
-struct Lines<'a> {
-    rest: std::str::Lines<'a>,
-    /// Of the last line that was read.
-    number: usize,
-}
-
-impl<'a> Lines<'a> {
-    /// The tokens of the next line that has some.
-    fn next(&mut self) -> Result<Option<Vec<&'a str>>, String> {
-        for line in self.rest.by_ref() {
-            self.number += 1;
-            let tokens = tokens(line)?;
-            if !tokens.is_empty() {
-                return Ok(Some(tokens));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The tokens of the next line of what is closed by a line of its own; `None` of that one.
-    fn inner(&mut self) -> Result<Option<Vec<&'a str>>, String> {
-        let tokens = self.next()?.ok_or("the text ends before }")?;
-        Ok(Some(tokens).filter(|tokens| *tokens != ["}"]))
+    match reader.program {
+        Some(_) => Err(format!("line {number}: the text ends before }}")),
+        None => Ok(reader.programs),
     }
 }
 
 /// The tokens of a line up to a comment; what stands in quotes is one.
 fn tokens(line: &str) -> Result<Vec<&str>, String> {
     let is_separator = |c: char| c.is_whitespace() || "[](),".contains(c);
-    let (mut rest, mut tokens) =
-        (line.split('#').next().unwrap_or("").trim_start_matches(is_separator), Vec::new());
+    let mut rest = line.split('#').next().unwrap_or("").trim_start_matches(is_separator);
+    let mut tokens = Vec::new();
     while !rest.is_empty() {
         let end = match rest.strip_prefix('"') {
             Some(inner) => inner.find('"').ok_or("a quote is not closed")? + 2,
@@ -112,56 +82,84 @@ fn tokens(line: &str) -> Result<Vec<&str>, String> {
     Ok(tokens)
 }
 
-/// An operator, its parameters, and the values that it takes, which are called by a letter and a number.
-fn split<'a>(
-    definition: &'a [&'a str],
-    letter: char,
-    values: &[usize],
-) -> Result<(&'a str, &'a [&'a str], Vec<usize>), String> {
-    let (name, rest) = definition.split_first().ok_or("expected a definition")?;
-    let params = rest.iter().take_while(|token| !token.starts_with(letter)).count();
-    let operands = rest[params..].iter().map(|token| named(token, letter, values));
-    Ok((name, &rest[..params], operands.collect::<Result<_, _>>()?))
+/// What was read of a text.
+#[derive(Default)]
+struct Reader {
+    programs: Vec<Program>,
+    /// The program whose end was not read, and its tensors.
+    program: Option<Program>,
+    tensors: Vec<usize>,
+    /// The kernel whose end was not read, and the names of what it stores.
+    kernel: Option<(Kernel, Vec<String>)>,
 }
 
-/// The program whose first line was read.
-fn program(lines: &mut Lines<'_>) -> Result<Program, String> {
-    let (mut program, mut tensors, mut kernels) = (Program::default(), Vec::new(), 0);
-    while let Some(tokens) = lines.inner()? {
-        if let ["output", name, tensor] = tokens[..] {
-            let name = quoted(name)?;
-            if program.outputs.iter().any(|(known, _)| *known == name) {
-                return Err(format!("a second output {name}"));
+impl Reader {
+    fn line(&mut self, tokens: &[&str]) -> Result<(), String> {
+        let Some(program) = &mut self.program else {
+            match tokens {
+                [] => return Ok(()),
+                ["mugraph", name, "{"] => quoted(name)?,
+                _ => return Err("expected mugraph \"name\" {".into()),
+            };
+            (self.program, self.tensors) = (Some(Program::default()), Vec::new());
+            return Ok(());
+        };
+        if let Some((kernel, names)) = &mut self.kernel {
+            if tokens != ["}"] {
+                return kernel.line(program, &self.tensors, tokens);
             }
-            program.outputs.push((name, named(tensor, 't', &tensors)?));
-            continue;
+            let (made, names) = (std::mem::take(&mut kernel.stored), std::mem::take(names));
+            self.kernel = None;
+            return self.define(&names, made);
         }
-        let at = tokens.iter().position(|token| *token == "=").ok_or("expected a definition")?;
-        let made = match &tokens[at + 1..] {
-            ["block", blocks @ .., "loop", iterations, "{"] => {
-                kernels += 1;
-                let kernel = OpenKernel::new(kernels, numbers(blocks)?, number(iterations)?)?;
-                kernel.read(&mut program, &tensors, lines)?
+        let at = tokens.iter().position(|token| *token == "=").unwrap_or(0);
+        let names: Vec<String> = tokens[..at].iter().map(|&name| name.to_owned()).collect();
+        let made = match tokens {
+            [] => return Ok(()),
+            ["}"] => {
+                if program.outputs.is_empty() {
+                    return Err("no output".into());
+                }
+                self.programs.extend(self.program.take());
+                return Ok(());
             }
-            [kind @ ("input" | "mask"), name, shape @ ..] if name.starts_with('"') => {
-                let (name, is_mask, shape) = (quoted(name)?, *kind == "mask", numbers(shape)?);
-                if program.inputs().any(|(_, known, ..)| known == name) {
+            ["output", name, tensor] => {
+                let output = (quoted(name)?, named(tensor, 't', &self.tensors)?);
+                if program.outputs.iter().any(|(known, _)| *known == output.0) {
+                    return Err(format!("a second output {}", output.0));
+                }
+                program.outputs.push(output);
+                return Ok(());
+            }
+            _ if at == 0 => return Err("expected a definition".into()),
+            [.., "{"] if tokens[at + 1] == "block" => {
+                self.kernel = Some((Kernel::new(&tokens[at + 2..tokens.len() - 1])?, names));
+                return Ok(());
+            }
+            [_, "=", kind @ ("input" | "mask"), name, shape @ ..] if name.starts_with('"') => {
+                let (name, is_mask) = (quoted(name)?, *kind == "mask");
+                if program.inputs().any(|(known, _)| known == name) {
                     return Err(format!("a second input {name}"));
                 }
-                vec![program.push(Op::Input { name, is_mask, shape }, &[])?]
+                program.push(Op::Input { name, is_mask }, &[], Some(extents(&numbers(shape)?)))?
             }
-            definition => {
-                let (name, params, args) = split(definition, 't', &tensors)?;
-                vec![apply(&mut program, (name, params), &args, 0)?]
+            _ => {
+                let (name, params, args) = split(&tokens[at + 1..], 't', &self.tensors)?;
+                apply(program, (name, params), &args, 0)?
             }
         };
-        let expected: Vec<String> = (tensors.len()..).take(made.len()).map(|at| format!("t{at}")).collect();
-        if tokens[..at] != expected {
-            return Err(format!("defines {}, expected {}", tokens[..at].join(", "), expected.join(", ")));
-        }
-        tensors.extend(made);
+        self.define(&names, vec![made])
     }
-    if program.outputs.is_empty() { Err("no output".into()) } else { Ok(program) }
+
+    fn define(&mut self, names: &[String], made: Vec<usize>) -> Result<(), String> {
+        let expected: Vec<String> =
+            (self.tensors.len()..).take(made.len()).map(|at| format!("t{at}")).collect();
+        if *names != expected {
+            return Err(format!("defines {}, expected {}", names.join(", "), expected.join(", ")));
+        }
+        self.tensors.extend(made);
+        Ok(())
+    }
 }
 
 /// When a tile is known.
@@ -176,20 +174,24 @@ enum Stage {
 }
 
 /// A kernel, as far as it was read.
-struct OpenKernel {
-    number: usize,
+struct Kernel {
     /// Along each axis of the grid. These are the first dimensions of a tile's tensor, then comes that of the loop.
     blocks: Vec<usize>,
     iterations: usize,
     /// Tensors: of all blocks and iterations.
-    tiles: Vec<usize>,
-    stages: BTreeMap<usize, Stage>,
-    /// Of running maxima those of each iteration.
-    running: BTreeMap<usize, Vec<usize>>,
+    tiles: Vec<(usize, Stage)>,
+    /// Those tensors that are running maxima.
+    running: Vec<usize>,
+    /// What is stored.
+    stored: Vec<usize>,
 }
 
-impl OpenKernel {
-    fn new(number: usize, blocks: Vec<usize>, iterations: usize) -> Result<OpenKernel, String> {
+impl Kernel {
+    fn new(tokens: &[&str]) -> Result<Kernel, String> {
+        let [blocks @ .., "loop", iterations] = tokens else {
+            return Err("expected a grid and a loop".into());
+        };
+        let (blocks, iterations) = (numbers(blocks)?, number(iterations)?);
         let all = blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
         if !all.is_some_and(|all| (1..=MAX_BLOCKS).contains(&all))
             || !(1..=3).contains(&blocks.len())
@@ -197,8 +199,8 @@ impl OpenKernel {
         {
             return Err(format!("a grid of {blocks:?} with a loop of {iterations}"));
         }
-        let (tiles, stages, running) = Default::default();
-        Ok(OpenKernel { number, blocks, iterations, tiles, stages, running })
+        let (tiles, running, stored) = Default::default();
+        Ok(Kernel { blocks, iterations, tiles, running, stored })
     }
 
     /// Dimensions that stand before those of a tile.
@@ -206,26 +208,20 @@ impl OpenKernel {
         self.blocks.len() + 1
     }
 
-    /// Reads the lines of the kernel, and gives what it stores.
-    fn read(
-        mut self,
-        program: &mut Program,
-        tensors: &[usize],
-        lines: &mut Lines<'_>,
-    ) -> Result<Vec<usize>, String> {
-        let mut stored = Vec::new();
-        while let Some(tokens) = lines.inner()? {
-            match &tokens[..] {
-                ["store", tile, dims @ ..] => stored.push(self.store(program, tile, dims)?),
-                [name, "=", definition @ ..] if *name == format!("s{}", self.tiles.len()) => {
-                    let (tile, stage) = self.tile(program, tensors, definition)?;
-                    self.tiles.push(tile);
-                    self.stages.insert(tile, stage);
-                }
-                _ => return Err(format!("expected a store or the definition of s{}", self.tiles.len())),
+    fn line(&mut self, program: &mut Program, tensors: &[usize], tokens: &[&str]) -> Result<(), String> {
+        match tokens {
+            [] => {}
+            ["store", tile, dims @ ..] => {
+                let stored = self.store(program, tile, dims)?;
+                self.stored.push(stored);
             }
+            [name, "=", definition @ ..] if *name == format!("s{}", self.tiles.len()) => {
+                let tile = self.tile(program, tensors, definition)?;
+                self.tiles.push(tile);
+            }
+            _ => return Err(format!("expected a store or the definition of s{}", self.tiles.len())),
         }
-        Ok(stored)
+        Ok(())
     }
 
     fn tile(
@@ -237,17 +233,17 @@ impl OpenKernel {
         Ok(match definition {
             ["load", tensor, dims @ .., along] => {
                 let (tensor, along) = (named(tensor, 't', tensors)?, dim(along)?);
-                let rank = program.nodes[tensor].shape.len();
+                let rank = program.shape(tensor).len();
                 let tiling = self.tiling(rank, dims).filter(|_| along.is_none_or(|dim| dim < rank));
                 let tiling = tiling.ok_or("a load like this may not stand in a block")?;
-                let op = Op::Split { tiling, along, iterations: self.iterations };
-                (program.push(op, &[tensor])?, if along.is_some() { Stage::Loop } else { Stage::Fixed })
+                let tile = program.split(tensor, &tiling, along, self.iterations)?;
+                (tile, if along.is_some() { Stage::Loop } else { Stage::Fixed })
             }
             ["running_max", tile] => (self.running_max(program, tile)?, Stage::Loop),
             ["accumulate", how, of @ .., tile] => (self.accumulated(program, how, of, tile)?, Stage::After),
             _ => {
                 let (name, params, args) = split(definition, 's', &self.tiles)?;
-                let stages: Vec<Stage> = args.iter().map(|tile| self.stages[tile]).collect();
+                let (args, stages): (Vec<usize>, Vec<Stage>) = args.into_iter().unzip();
                 let stage = stages.iter().copied().max().unwrap_or(Stage::Fixed);
                 if stage == Stage::After && stages.contains(&Stage::Loop) {
                     return Err("it mixes values of the loop with values after it".into());
@@ -264,45 +260,45 @@ impl OpenKernel {
             dim.is_none_or(|inner| inner < rank && !dims[..at].contains(dim))
         };
         let is_map = dims.len() == self.blocks.len() && dims.iter().enumerate().all(is_first);
-        is_map.then(|| Tiling { kernel: self.number, blocks: self.blocks.clone(), dims })
+        is_map.then(|| Tiling { blocks: self.blocks.clone(), dims })
     }
 
     fn store(&self, program: &mut Program, tile: &str, dims: &[&str]) -> Result<usize, String> {
-        let tensor = named(tile, 's', &self.tiles)?;
-        let tiling = self.tiling(program.nodes[tensor].shape.len() - self.prefix(), dims);
+        let (tensor, stage) = named(tile, 's', &self.tiles)?;
+        let tiling = self.tiling(program.shape(tensor).len() - self.prefix(), dims);
         let is_once = |tiling: &Tiling| {
             tiling.dims.iter().zip(&self.blocks).all(|(dim, &blocks)| dim.is_some() || blocks == 1)
         };
-        let tiling = tiling.filter(|tiling| self.stages[&tensor] != Stage::Loop && is_once(tiling));
-        let op = Op::Merge(tiling.ok_or_else(|| format!("{tile} is stored by {}", dims.join(", ")))?);
-        let stored = program.push(op, &[tensor]);
+        let tiling = tiling.filter(|tiling| stage != Stage::Loop && is_once(tiling));
+        let stored =
+            program.merge(tensor, &tiling.ok_or_else(|| format!("{tile} is stored by {}", dims.join(", ")))?);
         stored.map_err(|problem| format!("what is stored is too long, or uneven: {problem}"))
     }
 
     /// A tile that is known in the loop.
-    fn in_loop(&self, name: &str) -> Result<usize, String> {
-        let tile = named(name, 's', &self.tiles)?;
-        let is_known = self.stages[&tile] != Stage::After;
-        is_known.then_some(tile).ok_or_else(|| format!("{name} is known after the loop only"))
+    fn in_loop(&self, name: &str) -> Result<(usize, Stage), String> {
+        let (tile, stage) = named(name, 's', &self.tiles)?;
+        (stage != Stage::After)
+            .then_some((tile, stage))
+            .ok_or_else(|| format!("{name} is known after the loop only"))
     }
 
-    fn iteration(&self, program: &mut Program, tile: usize, start: usize) -> Result<usize, String> {
-        match self.stages[&tile] {
-            Stage::Loop => program.push(Op::Slice { dim: self.blocks.len(), start, len: 1 }, &[tile]),
-            _ => Ok(tile),
-        }
+    /// What a tile is in an iteration.
+    fn iteration(&self, program: &mut Program, tile: usize, at: usize) -> Result<usize, String> {
+        let count = program.shape(tile)[self.blocks.len()].len;
+        if count == 1 { Ok(tile) } else { program.slice(tile, self.blocks.len(), (at, 1)) }
     }
 
     /// The largest over this and earlier iterations.
     fn running_max(&mut self, program: &mut Program, name: &str) -> Result<usize, String> {
-        let all = self.in_loop(name)?;
+        let (all, _) = self.in_loop(name)?;
         let mut maxima = vec![self.iteration(program, all, 0)?];
         for at in 1..self.iterations {
             let next = self.iteration(program, all, at)?;
-            maxima.push(program.push(Op::Each(Scalar::Largest), &[maxima[at - 1], next])?);
+            maxima.push(program.each(Scalar::Largest, &[maxima[at - 1], next])?);
         }
-        let tile = program.push(Op::Concat(self.blocks.len()), &maxima)?;
-        self.running.insert(tile, maxima);
+        let tile = program.concat(self.blocks.len(), &maxima)?;
+        self.running.push(tile);
         Ok(tile)
     }
 
@@ -314,34 +310,62 @@ impl OpenKernel {
         of: &[&str],
         tile: &str,
     ) -> Result<usize, String> {
-        let (all, prefix) = (self.in_loop(tile)?, self.prefix());
+        let ((all, stage), prefix) = (self.in_loop(tile)?, self.prefix());
         match (how, of) {
-            ("sum", []) if self.stages[&all] == Stage::Fixed => {
+            ("sum", []) if stage == Stage::Fixed => {
                 apply(program, ("scale", &[&self.iterations.to_string()]), &[all], prefix)
             }
-            ("sum", []) => program.push(Op::Reduce(Scalar::Sum, prefix - 1), &[all]),
-            ("max", []) => program.push(Op::Reduce(Scalar::Largest, prefix - 1), &[all]),
+            ("sum", []) => program.reduce(Scalar::Sum, prefix - 1, &[all]),
+            ("max", []) => program.reduce(Scalar::Largest, prefix - 1, &[all]),
             ("rescaled", [max, degree]) => {
-                let maxima = self.running.get(&named(max, 's', &self.tiles)?);
-                let maxima = maxima.ok_or_else(|| format!("{max} may not stand in a block like this"))?;
+                let (maxima, _) = named(max, 's', &self.tiles)?;
+                if !self.running.contains(&maxima) {
+                    return Err(format!("{max} may not stand in a block like this"));
+                }
                 // A tensor of its own, even if all iterations are alike.
                 let first = self.iteration(program, all, 0)?;
                 let mut sum = apply(program, ("scale", &["1"]), &[first], prefix)?;
                 for at in 1..self.iterations {
-                    let now = apply(program, ("guard", &[]), &[maxima[at]], prefix)?;
-                    let change = apply(program, ("sub", &[]), &[maxima[at - 1], now], prefix)?;
-                    let exponent = apply(program, ("scale", &[degree]), &[change], prefix)?;
-                    let factor = apply(program, ("exp", &[]), &[exponent], prefix)?;
-                    let before = apply(program, ("mul", &[]), &[sum, factor], prefix)?;
-                    is_like(program, before, sum, prefix)?;
-                    let next = self.iteration(program, all, at)?;
-                    sum = apply(program, ("add", &[]), &[before, next], prefix)?;
+                    let [before, now] = [at - 1, at].map(|at| self.iteration(program, maxima, at));
+                    let mut values = vec![sum, before?, now?, self.iteration(program, all, at)?];
+                    let steps =
+                        format!("guard v2; sub v1 v4; scale({degree}) v5; exp v6; mul v0 v7; add v8 v3");
+                    let rescaled = apply_all(program, &steps, &mut values, prefix)?;
+                    is_like(program, values[values.len() - 2], sum, prefix)?;
+                    sum = rescaled;
                 }
                 Ok(sum)
             }
             _ => Err(format!("accumulate {how} may not stand in a block like this")),
         }
     }
+}
+
+/// An operator, its parameters, and the values that it takes, which are called by a letter and a number.
+fn split<'a, T: Copy>(
+    definition: &'a [&'a str],
+    letter: char,
+    values: &[T],
+) -> Result<(&'a str, &'a [&'a str], Vec<T>), String> {
+    let (name, rest) = definition.split_first().ok_or("expected a definition")?;
+    let params = rest.iter().take_while(|token| !token.starts_with(letter)).count();
+    let operands = rest[params..].iter().map(|token| named(token, letter, values));
+    Ok((name, &rest[..params], operands.collect::<Result<_, _>>()?))
+}
+
+/// Adds what operators compute, each of values before it.
+fn apply_all(
+    program: &mut Program,
+    steps: &str,
+    values: &mut Vec<usize>,
+    prefix: usize,
+) -> Result<usize, String> {
+    for step in steps.split("; ") {
+        let step = tokens(step)?;
+        let (name, params, args) = split(&step, 'v', values)?;
+        values.push(apply(program, (name, params), &args, prefix)?);
+    }
+    values.last().copied().ok_or_else(|| "no operators".into())
 }
 
 /// Adds what an operator computes of tensors that have some dimensions before those that the text knows.
@@ -356,70 +380,84 @@ fn apply(
         if args.len() != *count || params.len() != usize::from(steps.contains('$')) {
             return Err(unknown());
         }
-        let mut values = args.to_vec();
-        for step in steps.replace('$', &params.concat()).split("; ") {
-            let step = tokens(step)?;
-            let (name, params, args) = split(&step, 'v', &values)?;
-            values.push(apply(program, (name, params), &args, prefix)?);
-        }
-        return values.last().copied().ok_or_else(unknown);
+        return apply_all(program, &steps.replace('$', &params.concat()), &mut args.to_vec(), prefix);
     }
-    let ratio = || match params {
-        [param] => ratio(param).ok_or_else(unknown),
-        _ => Err(unknown()),
-    };
+    if prefix > 0 && matches!(name, "causal" | "reshape" | "broadcast" | "below") {
+        return Err(format!("{name} may not stand in a block"));
+    }
+    let one = || if let [x] = args { Ok(*x) } else { Err(unknown()) };
+    let ratio = || if let [param] = params { ratio(param).ok_or_else(unknown) } else { Err(unknown()) };
     let at = |dim: usize| dim.saturating_add(prefix);
-    let dims = |params: &[&str]| numbers(params).map_err(|_| unknown());
-    let op = match (name, params) {
-        ("matmul", []) => Op::Matmul,
-        ("scale", _) => Op::Each(Scalar::Scale(ratio()?)),
-        ("offset", _) => Op::Each(Scalar::Offset(ratio()?)),
-        ("mean", []) => {
-            let x = *args.first().ok_or_else(unknown)?;
-            let last = program.nodes[x].shape.len().checked_sub(1).filter(|&last| last >= prefix);
-            let last = last.ok_or_else(unknown)?;
-            let count = program.extent(x, last).ok_or("a mean of parts that are uneven")?;
-            let sum = program.push(Op::Reduce(Scalar::Sum, last), args)?;
-            return apply(program, ("scale", &[&format!("1/{count}")]), &[sum], prefix);
+    let numbers = numbers(params).ok();
+    match (name, numbers.as_deref()) {
+        ("matmul", Some([])) => program.matmul(args),
+        ("scale", _) => program.each(Scalar::Scale(ratio()?), args),
+        ("offset", _) => program.each(Scalar::Offset(ratio()?), args),
+        ("mean", Some([])) => {
+            let last = program
+                .shape(one()?)
+                .len()
+                .checked_sub(1)
+                .filter(|&last| last >= prefix)
+                .ok_or_else(unknown)?;
+            let count = program.extent(one()?, last).ok_or("a mean of parts that are uneven")?;
+            let sum = program.reduce(Scalar::Sum, last, args)?;
+            apply(program, ("scale", &[&format!("1/{count}")]), &[sum], prefix)
         }
-        ("transpose", order) => Op::Transpose((0..prefix).chain(dims(order)?.into_iter().map(at)).collect()),
-        ("causal" | "reshape" | "broadcast" | "below", _) if prefix > 0 => {
-            return Err(format!("{name} may not stand in a block"));
-        }
-        ("causal", [offset, shape @ ..]) => {
-            let (offset, shape) = (offset.parse::<i64>().map_err(|_| unknown())?.into(), dims(shape)?);
+        ("causal", _) => {
+            let (offset, shape) = params.split_first().ok_or_else(unknown)?;
+            let (offset, shape) = (offset.parse::<i64>().map_err(|_| unknown())?, self::numbers(shape)?);
             let row = shape.len().checked_sub(2).ok_or_else(unknown)?;
-            Op::Compare { dim: row + 1, with: Some(row), offset, shape }
+            program.compare((row + 1, Some(row)), offset.into(), &shape, args)
         }
-        ("reshape", shape) => Op::Reshape(dims(shape)?),
-        ("broadcast", shape) => Op::Broadcast(dims(shape)?),
-        (_, []) => {
-            let (_, scalar) = SCALARS.iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
-            Op::Each(*scalar)
+        ("below", Some(&[dim, limit, ref shape @ ..])) => {
+            program.compare((dim, None), limit as i128 - 1, shape, args)
         }
-        _ => match (name, &dims(params)?[..]) {
-            ("sum", &[dim] | &[dim, 1]) => Op::Reduce(Scalar::Sum, at(dim)),
-            ("largest", &[dim] | &[dim, 1]) => Op::Reduce(Scalar::Largest, at(dim)),
-            ("sum", &[dim, keep]) => return kept(program, Scalar::Sum, args, (at(dim), keep)),
-            ("largest", &[dim, keep]) => return kept(program, Scalar::Largest, args, (at(dim), keep)),
-            ("rotate", &[dim, len]) => return rotated(program, args, (at(dim), len)),
-            ("slice", &[dim, start, len]) => Op::Slice { dim: at(dim), start, len },
-            ("repeat", &[dim, times]) => Op::Repeat { dim: at(dim), times },
-            ("concat", &[dim]) => Op::Concat(at(dim)),
-            ("below", &[dim, limit, ref shape @ ..]) => {
-                Op::Compare { dim, with: None, offset: limit as i128 - 1, shape: shape.to_vec() }
+        ("transpose", Some(order)) if prefix + order.len() == program.shape(one()?).len() => program.select(
+            one()?,
+            &(0..prefix).chain(order.iter().map(|&dim| at(dim))).map(Some).collect::<Vec<_>>(),
+        ),
+        ("reshape", Some(shape)) => program.reshape(one()?, shape),
+        ("broadcast", Some(shape)) => program.broadcast(one()?, shape),
+        ("sum" | "largest", Some(&[dim] | &[dim, 1])) => {
+            one()?;
+            program.reduce(if name == "sum" { Scalar::Sum } else { Scalar::Largest }, at(dim), args)
+        }
+        // Element `j` of the result combines elements `j, j + keep, ..`.
+        ("sum" | "largest", Some(&[dim, keep])) => {
+            let scalar = if name == "sum" { Scalar::Sum } else { Scalar::Largest };
+            let parts = parts(program, one()?, at(dim), keep)?;
+            let (first, others) = parts.split_first().ok_or("nothing is combined")?;
+            others.iter().try_fold(*first, |sum, &part| program.each(scalar, &[sum, part]))
+        }
+        ("rotate", Some(&[dim, len])) => {
+            // In each run of two groups the halves (a, b) become (-b, a).
+            let mut halves = parts(program, one()?, at(dim), len)?;
+            if !halves.len().is_multiple_of(2) {
+                return Err(format!("groups of {len} elements do not suit"));
             }
-            _ => return Err(unknown()),
-        },
-    };
-    let result = program.push(op, args)?;
-    let like = match &program.nodes[result].op {
-        Op::Each(Scalar::Mask) => &args[..1],
-        Op::Concat(_) => args,
-        _ => &[],
-    };
-    like.iter().try_for_each(|&arg| is_like(program, result, arg, prefix))?;
-    Ok(result)
+            for pair in halves.chunks_mut(2) {
+                pair.swap(0, 1);
+                pair[0] = apply(program, ("scale", &["-1"]), &[pair[0]], 0)?;
+            }
+            program.concat(at(dim), &halves)
+        }
+        ("slice", Some(&[dim, start, len])) => program.slice(one()?, at(dim), (start, len)),
+        ("repeat", Some(&[dim, times])) => program.repeat(one()?, at(dim), times),
+        ("concat", Some(&[dim])) => {
+            let result = program.concat(at(dim), args)?;
+            args.iter().try_for_each(|&arg| is_like(program, result, arg, prefix)).map(|()| result)
+        }
+        (_, Some([])) => {
+            let (_, scalar) = SCALARS.iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
+            let result = program.each(*scalar, args)?;
+            if *scalar == Scalar::Mask {
+                is_like(program, result, args[0], prefix)?;
+            }
+            Ok(result)
+        }
+        _ => Err(unknown()),
+    }
 }
 
 /// That a result is not larger than an operand, but for the dimension along which operands are put side by side.
@@ -433,39 +471,13 @@ fn is_like(program: &Program, result: usize, operand: usize, prefix: usize) -> R
 }
 
 /// The parts of a dimension.
-fn parts(program: &mut Program, args: &[usize], dim: usize, len: usize) -> Result<Vec<usize>, String> {
-    let extent = args.first().and_then(|&arg| program.extent(arg, dim));
-    let extent = extent.filter(|extent| args.len() == 1 && len > 0 && extent.is_multiple_of(len));
+fn parts(program: &mut Program, x: usize, dim: usize, len: usize) -> Result<Vec<usize>, String> {
+    let extent = program.extent(x, dim).filter(|extent| len > 0 && extent.is_multiple_of(len));
     let starts = (0..extent.ok_or_else(|| format!("a part of {len} elements does not suit"))?).step_by(len);
-    starts.map(|start| program.push(Op::Slice { dim, start, len }, args)).collect()
+    starts.map(|start| program.slice(x, dim, (start, len))).collect()
 }
 
-/// Element `j` of the result combines elements `j, j + keep, ..`.
-fn kept(
-    program: &mut Program,
-    scalar: Scalar,
-    args: &[usize],
-    (dim, keep): (usize, usize),
-) -> Result<usize, String> {
-    let parts = parts(program, args, dim, keep)?;
-    let (first, others) = parts.split_first().ok_or("nothing is combined")?;
-    others.iter().try_fold(*first, |sum, &part| program.push(Op::Each(scalar), &[sum, part]))
-}
-
-/// In each run of two groups the halves (a, b) become (-b, a).
-fn rotated(program: &mut Program, args: &[usize], (dim, len): (usize, usize)) -> Result<usize, String> {
-    let mut halves = parts(program, args, dim, len)?;
-    if !halves.len().is_multiple_of(2) {
-        return Err(format!("groups of {len} elements do not suit"));
-    }
-    for pair in halves.chunks_mut(2) {
-        pair.swap(0, 1);
-        pair[0] = apply(program, ("scale", &["-1"]), &[pair[0]], 0)?;
-    }
-    program.push(Op::Concat(dim), &halves)
-}
-
-fn named(text: &str, letter: char, names: &[usize]) -> Result<usize, String> {
+fn named<T: Copy>(text: &str, letter: char, names: &[T]) -> Result<T, String> {
     let number = text.strip_prefix(letter).and_then(|number| number.parse::<usize>().ok());
     let found = number.and_then(|number| names.get(number).copied());
     found.ok_or_else(|| format!("{text} is not defined before"))
