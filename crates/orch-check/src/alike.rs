@@ -129,6 +129,7 @@ impl Walk {
                 self.inputs.insert(name.clone(), indices.clone());
                 indices
             }
+            Op::Constant(_) => vec![None; node.shape.len()],
             Op::Compare { dim, with, .. } => {
                 let is_compared = |at: usize| at == *dim || Some(at) == *with;
                 let extents = node.shape.iter().enumerate();
@@ -210,16 +211,15 @@ impl Walk {
         index.is_some_and(|(class, _)| !self.classes[self.class(class)].is_refused)
     }
 
-    /// How many elements along each dimension of a tensor stand for all.
-    pub fn kept(&self, number: usize, tensor: usize, shape: &[Extent]) -> Vec<usize> {
+    /// For each tensor of a program, how many elements along each dimension stand for all.
+    pub fn kept(&self, number: usize, program: &Program) -> Vec<Vec<usize>> {
         let kept = |(&index, extent): (&Index, &Extent)| match index {
-            Some((_, digit)) if self.is_alike(index) => extent.len.min(match digit {
-                Digit::Whole | Digit::Place(_) => KEPT,
-                Digit::Number(size) => KEPT.div_ceil(size),
-            }),
+            Some((_, Digit::Number(size))) if self.is_alike(index) => extent.len.min(KEPT.div_ceil(size)),
+            Some(_) if self.is_alike(index) => extent.len.min(KEPT),
             _ => extent.len,
         };
-        self.tensors[number][tensor].iter().zip(shape).map(kept).collect()
+        let tensors = self.tensors[number].iter().zip(&program.nodes);
+        tensors.map(|(indices, node)| indices.iter().zip(&node.shape).map(kept).collect()).collect()
     }
 
     /// Extents of which less is kept, and how much.

@@ -1,15 +1,15 @@
 //! The decision for a pair of programs.
 
 use crate::alike::Walk;
-use crate::degree::{Bounds, Polynomial, bounds, common};
-use crate::eval::{Domain, Stop, Strided, cost, each_index, evaluate, index_of};
-use crate::exponents::{Condition, Facts, WAYS, atoms, conditions, facts, hashed, is_product};
+use crate::degree::{Bounds, bounds, common, max};
+use crate::eval::{Domain, Stop, Strided, cost, each_index, evaluate};
+use crate::exponents::{Condition, MASKED_SUM, WAYS, atoms, conditions, facts, hashed, holds};
 use crate::field::Key;
-use crate::program::{Program, lens};
+use crate::program::{Program, Result, ensure, lens, steps};
 use crate::real::Floats;
 use crate::residue::{Residue, Residues};
 use crate::verdict::{Proof, Verdict, Witness};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const MAX_TRIALS: u64 = 16;
 /// The most elementary operations of one round.
 const MAX_WORK: f64 = 4.5e9;
 /// The most elements that both programs hold: 24 bytes each.
-const MAX_ELEMENTS: f64 = 3.6e7;
+const MAX_ELEMENTS: f64 = 3e7;
 /// Up to that many operations all elements are computed; above, the first ones along what is treated alike.
 const WHOLE_WORK: f64 = 2e7;
 /// How many inputs are tried in floating point, to show that programs differ.
@@ -58,9 +58,12 @@ struct Pair<'a> {
     cut: Vec<(usize, usize)>,
     /// What must be defined; of the candidate what signs alone do not show.
     conditions: [BTreeSet<(Condition, usize)>; 2],
-    facts: [Vec<Facts>; 2],
+    facts: [Vec<u8>; 2],
     deadline: Instant,
 }
+
+/// Of each tensor of both programs, whether it is an atom.
+type Atoms = [Vec<bool>; 2];
 
 /// What came of the rounds in which exponents were seen in one way.
 enum Outcome {
@@ -78,53 +81,39 @@ struct Answer {
 }
 
 impl<'a> Pair<'a> {
-    fn new(programs: [&'a Program; 2], deadline: Instant) -> Result<Pair<'a>, String> {
-        let [inputs, others] = programs.map(|program| program.inputs().collect::<BTreeMap<_, _>>());
-        if inputs != others {
-            return Err("the programs have other inputs, by name, kind or shape".into());
-        }
+    fn new(programs: [&'a Program; 2], deadline: Instant) -> Result<Pair<'a>> {
+        let [inputs, others] = programs.map(|program| program.inputs().collect::<BTreeSet<_>>());
+        ensure!(inputs == others, "the programs have other inputs, by name, kind or shape");
         let mut outputs = Vec::new();
         for (name, id) in &programs[0].outputs {
-            let other = programs[1].outputs.iter().find(|(other, _)| other == name).map(|(_, id)| *id);
-            let other = other.filter(|&other| programs[1].shape(other) == programs[0].shape(*id));
+            let shape = programs[0].shape(*id);
+            let mut others = programs[1].outputs.iter();
+            let other = others.find(|(other, id)| other == name && programs[1].shape(*id) == shape);
             let other =
                 other.ok_or_else(|| format!("the candidate has no output {name} of the program's shape"))?;
-            outputs.push((name.as_str(), [*id, other]));
+            outputs.push((name.as_str(), [*id, other.1]));
         }
-        if programs[1].outputs.len() != outputs.len() {
-            return Err("the candidate has further outputs".into());
-        }
+        ensure!(programs[1].outputs.len() == outputs.len(), "the candidate has further outputs");
         let facts = [facts(programs[0])?, facts(programs[1])?];
-        let conditions = [conditions(programs[0]), unsure(programs[1], &facts[1])];
+        let mut conditions = programs.map(conditions);
+        conditions[1].retain(|condition| !holds(programs[1], &facts[1], *condition));
         let walk = Walk::new(programs, outputs.iter().map(|(_, ids)| *ids));
-        let boxes = |len: &dyn Fn(usize, usize) -> Vec<usize>| {
-            [0, 1].map(|at| (0..programs[at].nodes.len()).map(|tensor| len(at, tensor)).collect::<Vec<_>>())
+        let costs = |boxes: &[Vec<Vec<usize>>; 2]| -> [f64; 2] {
+            let costs = [0, 1].map(|at| cost(programs[at], &boxes[at]));
+            [costs[0].0 + costs[1].0, costs[0].1 + costs[1].1]
         };
-        let costs = |boxes: &[Vec<Vec<usize>>; 2]| {
-            let costs = [0, 1].map(|at| {
-                let kept = conditions[at].iter().map(|(_, tensor)| *tensor);
-                cost(programs[at], &boxes[at], kept.chain(outputs.iter().map(|(_, ids)| ids[at])))
-            });
-            (costs[0].0 + costs[1].0, costs[0].1 + costs[1].1)
-        };
-        let mut pair_boxes = boxes(&|at, tensor| lens(programs[at].shape(tensor)));
-        let (mut work, mut held) = costs(&pair_boxes);
-        let mut cut = Vec::new();
+        let mut boxes = programs.map(|program| program.nodes.iter().map(|node| lens(&node.shape)).collect());
+        let ([mut work, mut held], mut cut) = (costs(&boxes), Vec::new());
         if work > WHOLE_WORK || held > MAX_ELEMENTS {
-            pair_boxes = boxes(&|at, tensor| walk.kept(at, tensor, programs[at].shape(tensor)));
-            (work, held) = costs(&pair_boxes);
-            cut = walk.cut();
+            (boxes, cut) = ([0, 1].map(|at| walk.kept(at, programs[at])), walk.cut());
+            [work, held] = costs(&boxes);
         }
-        if held > MAX_ELEMENTS {
-            return Err(format!("a test holds {held:.1e} elements; at most {MAX_ELEMENTS:.1e} are"));
-        }
-        if work > MAX_WORK {
-            return Err(format!("a test takes {work:.1e} operations; at most {MAX_WORK:.1e} are made"));
-        }
-        Ok(Pair { programs, outputs, walk, boxes: pair_boxes, cut, conditions, facts, deadline })
+        ensure!(held <= MAX_ELEMENTS, "a test holds {held:.1e} elements; at most {MAX_ELEMENTS:.1e} are");
+        ensure!(work <= MAX_WORK, "a test takes {work:.1e} operations; at most {MAX_WORK:.1e} are made");
+        Ok(Pair { programs, outputs, walk, boxes, cut, conditions, facts, deadline })
     }
 
-    fn decide(&self, key: Key) -> Result<Verdict, String> {
+    fn decide(&self, key: Key) -> Result<Verdict> {
         let (mut tried, mut differ, mut problem) = (Vec::new(), None, String::new());
         for way in 0..WAYS {
             let is_atom = self.programs.map(|program| atoms(program, way));
@@ -132,12 +121,11 @@ impl<'a> Pair<'a> {
                 continue;
             }
             match self.prove(way, &is_atom, key.derived(way as u64)) {
-                Ok(Outcome::Proved(proof))
-                    if proof.premise.is_some() && self.floats_differ(key, true).is_some() =>
-                {
-                    return Err("floating-point numbers differ where masks leave nothing of a maximum".into());
+                Ok(Outcome::Proved(proof)) => {
+                    let differs = proof.premise.is_some() && self.floats_differ(key, true).is_some();
+                    ensure!(!differs, "floating-point numbers differ where masks leave nothing of a maximum");
+                    return Ok(Verdict::Proved(proof));
                 }
-                Ok(Outcome::Proved(proof)) => return Ok(Verdict::Proved(proof)),
                 Ok(Outcome::Differ(output, element)) => differ = differ.or(Some((output, element))),
                 Err(reason) => problem = reason,
             }
@@ -147,7 +135,7 @@ impl<'a> Pair<'a> {
         // Functions without algebraic form were hashes, so that only floating-point numbers refute.
         self.floats_differ(key, false).map(Verdict::Refuted).ok_or_else(|| {
             let (name, ids) = self.outputs[output];
-            let element = index_of(element, &self.boxes[0][ids[0]]);
+            let element = self.index(element, ids[0]);
             format!(
                 "output {name} differs at element {element:?} where roots, maxima and the like are functions of any kind; \
                  floating-point numbers agree"
@@ -156,15 +144,13 @@ impl<'a> Pair<'a> {
     }
 
     /// Rounds, as many as the bound takes.
-    fn prove(&self, way: usize, is_atom: &[Vec<bool>; 2], key: Key) -> Result<Outcome, String> {
+    fn prove(&self, way: usize, is_atom: &Atoms, key: Key) -> Result<Outcome> {
         let bounds = self.programs.map(|program| bounds(program, way));
         let log2_bound = |rounds: &usize| self.log2_bound(is_atom, &bounds, *rounds);
         let needed = (1..=MAX_ROUNDS).find(|rounds| log2_bound(rounds) <= LOG2_BOUND);
-        let (mut rounds, mut assumes_left) = (Vec::new(), false);
-        for trial in 0..MAX_TRIALS {
-            if rounds.len() == needed.unwrap_or(1) {
-                break;
-            }
+        let (mut rounds, mut assumes_left, mut trials) = (Vec::new(), false, 0..MAX_TRIALS);
+        while rounds.len() < needed.unwrap_or(1) {
+            let trial = trials.next().ok_or("no inputs for which the program is defined")?;
             let round = Residues::new(key.derived(trial), self.deadline);
             match self.round(is_atom, &round, &mut assumes_left) {
                 Err(Stop::Undefined(_)) => {}
@@ -175,9 +161,6 @@ impl<'a> Pair<'a> {
         }
         let needed =
             needed.ok_or(format!("a chance of 2^{LOG2_BOUND} is not reached in {MAX_ROUNDS} rounds"))?;
-        if rounds.len() < needed {
-            return Err("no inputs for which the program is defined".into());
-        }
         let premise = "where masks leave nothing of which a maximum is taken, floating-point numbers agree, which is no proof";
         let exponents = (0..is_atom[0].len()).filter(|&tensor| is_atom[0][tensor]);
         Ok(Outcome::Proved(Proof {
@@ -190,47 +173,46 @@ impl<'a> Pair<'a> {
         }))
     }
 
-    /// What both programs answer: the candidate has to have a value where the program has.
-    fn answers(&self, is_atom: &[Vec<bool>; 2], round: &Residues) -> Result<[Answer; 2], Stop> {
-        let answer = |at: usize| -> Result<Answer, Stop> {
-            let mut domain = round.clone();
-            domain.is_atom.clone_from(&is_atom[at]);
-            let tensors = evaluate(&mut domain, self.programs[at], &self.boxes[at])?;
-            let outputs = self.outputs.iter().map(|(_, ids)| self.values(&mut domain, &tensors, at, ids[at]));
-            let outputs = outputs.collect();
-            let mut conditions = Vec::new();
-            for &(kind, tensor) in &self.conditions[at] {
-                let values =
-                    self.values(&mut domain, &tensors, at, tensor).into_iter().filter(|x| x.weight != 0);
+    /// What a program answers.
+    fn answer(&self, at: usize, is_atom: &Atoms, round: &Residues) -> Result<Answer, Stop> {
+        let mut domain = round.clone();
+        domain.is_atom.clone_from(&is_atom[at]);
+        let tensors = evaluate(&mut domain, self.programs[at], &self.boxes[at])?;
+        let mut values = |tensor: usize| self.values(&mut domain, &tensors, at, tensor);
+        let outputs = self.outputs.iter().map(|(_, ids)| values(ids[at])).collect();
+        let mut conditions = Vec::new();
+        for &(kind, tensor) in &self.conditions[at] {
+            for x in values(tensor).into_iter().filter(|x| x.weight != 0) {
                 // A divisor or its negative, whichever is smaller.
-                let number =
-                    |x: Residue| if kind == Condition::Divisor { x.p.min(round.p.sub(0, x.p)) } else { x.p };
-                conditions.extend(values.map(|x| (kind, tensor, number(x))));
+                let number = if kind == Condition::Divisor { x.p.min(round.p.sub(0, x.p)) } else { x.p };
+                conditions.push((kind, tensor, number));
             }
-            Ok(Answer { outputs, conditions, assumes_left: domain.assumes_left })
-        };
-        let own = answer(0)?;
-        let other = answer(1).map_err(|stop| match stop {
+        }
+        Ok(Answer { outputs, conditions, assumes_left: domain.assumes_left })
+    }
+
+    /// What both programs answer: the candidate has to have a value where the program has.
+    fn answers(&self, is_atom: &Atoms, round: &Residues) -> Result<[Answer; 2], Stop> {
+        let own = self.answer(0, is_atom, round)?;
+        let other = self.answer(1, is_atom, round).map_err(|stop| match stop {
             Stop::Undefined(reason) => {
                 Stop::Unsupported(format!("the candidate is not defined where the program is: {reason}"))
             }
             stop @ Stop::Unsupported(_) => stop,
-        });
-        Ok([own, other?])
+        })?;
+        Ok([own, other])
     }
 
     /// One test: where the programs differ, if they do.
     fn round(
         &self,
-        is_atom: &[Vec<bool>; 2],
+        is_atom: &Atoms,
         round: &Residues,
         assumes_left: &mut bool,
     ) -> Result<Option<(usize, usize)>, Stop> {
-        let unsupported = |reason: &str| Err(Stop::Unsupported(reason.into()));
         let [mut own, mut other] = self.answers(is_atom, round)?;
-        if own.outputs.iter().chain(&other.outputs).flatten().any(|x| x.weight == 0) {
-            return unsupported("an output may be minus infinity");
-        }
+        let is_finite = own.outputs.iter().chain(&other.outputs).flatten().all(|x| x.weight != 0);
+        ensure!(is_finite, "an output may be minus infinity");
         let differs = |(a, b): (&Residue, &Residue)| (a.p, a.weight) != (b.p, b.weight);
         for (output, (own, other)) in own.outputs.iter().zip(&other.outputs).enumerate() {
             if let Some(element) = own.iter().zip(other).position(differs) {
@@ -238,31 +220,31 @@ impl<'a> Pair<'a> {
             }
         }
         *assumes_left |= own.assumes_left || other.assumes_left;
-        // Lemma 2: what signs do not show is a number of the program that has to be nonzero and the like.
+        // Lemma 2: what signs do not show is a number of the program that has to be nonzero and the like,
         let left = missing(&own, &other);
         let is_sum = |at: usize, kind: Condition, tensor: usize| {
-            kind == Condition::Divisor && self.facts[at][tensor].is_masked_sum
+            kind == Condition::Divisor && self.facts[at][tensor] & MASKED_SUM != 0
         };
-        if let Some((kind, tensor)) = left.iter().find(|(kind, tensor)| !is_sum(1, *kind, *tensor)) {
-            return unsupported(&format!(
+        for &(kind, tensor) in &left {
+            ensure!(
+                is_sum(1, kind, tensor),
                 "{kind:?} {tensor} of the candidate is not shown to be defined where the program is"
-            ));
+            );
         }
         if left.is_empty() {
             return Ok(None);
         }
-        // Or a sum of masked exponentials, which has a term where one of the program's has: what is left of it with powers of one.
+        // or a sum of masked exponentials that has a term where one of the program's has: what is left of both with powers of one.
         let mut weights = round.clone();
         weights.base = round.p.one;
         [own, other] = self.answers(is_atom, &weights)?;
         own.conditions.retain(|(kind, tensor, _)| is_sum(0, *kind, *tensor));
         other.conditions.retain(|(kind, tensor, _)| left.contains(&(*kind, *tensor)));
-        if missing(&own, &other).is_empty() {
-            return Ok(None);
-        }
-        unsupported(
-            "a sum of masked exponentials in the candidate may have no terms where the program is defined",
-        )
+        ensure!(
+            missing(&own, &other).is_empty(),
+            "a sum of masked exponentials in the candidate may have no terms where the program is defined"
+        );
+        Ok(None)
     }
 
     /// How many elements of a tensor an element of an output depends on, at most.
@@ -272,34 +254,32 @@ impl<'a> Pair<'a> {
     }
 
     /// The logarithm to base 2 of the chance that programs that differ pass so many rounds.
-    fn log2_bound(&self, is_atom: &[Vec<bool>; 2], bounds: &[(Vec<Bounds>, u128); 2], rounds: usize) -> f64 {
+    fn log2_bound(&self, is_atom: &Atoms, bounds: &[(Vec<Bounds>, u128); 2], rounds: usize) -> f64 {
         let denominator = common(bounds[0].1, bounds[1].1) as f64;
-        let bound = |at: usize, tensor: usize| bounds[at].0[tensor];
-        let mut difference = Polynomial::default();
+        let chance = |count: f64, [numbers, exponentials, height]: [f64; 3]| {
+            let degree = 1.0 + numbers + exponentials * denominator;
+            count * (degree * RESIDUE + height / 61.0 * f64::powi(2.0, -50))
+        };
+        let [mut difference, mut argument, mut condition] = [[0.0; 3]; 3];
         for (_, ids) in &self.outputs {
-            difference = difference.max(bound(0, ids[0]).difference(bound(1, ids[1])));
+            difference = max(difference, bounds[0].0[ids[0]].difference(bounds[1].0[ids[1]]));
         }
         // Differences of two arguments of hashes for one element of an output, of two divisors.
-        let [mut argument, mut condition] = [Polynomial::default(); 2];
         let (mut arguments, mut conditions) = (0.0, [0.0; 2]);
         for at in 0..2 {
-            let own = |tensor: usize| bound(at, tensor).difference(bound(at, tensor));
+            let bounds = &bounds[at].0;
             for &(_, tensor) in &self.conditions[at] {
-                condition = condition.max(own(tensor));
+                condition = max(condition, bounds[tensor].difference(bounds[tensor]));
                 conditions[at] += self.boxes[at][tensor].iter().map(|&len| len as f64).product::<f64>();
             }
             // Weights of masked numbers are compared as arguments of hashes are.
-            let masked = (0..bounds[at].0.len()).filter(|&tensor| bound(at, tensor).weight > 0.0);
+            let masked = (0..bounds.len()).filter(|&tensor| bounds[tensor].weight > 0.0);
             for tensor in hashed(self.programs[at], &is_atom[at]).into_iter().chain(masked) {
-                argument = argument.max(own(tensor));
+                argument = max(argument, bounds[tensor].difference(bounds[tensor]));
                 // A set of which the largest is taken is hashed, too.
                 arguments += 2.0 * self.elements(at, tensor);
             }
         }
-        let chance = |count: f64, of: Polynomial| {
-            let degree = 1.0 + of.numbers + of.exponentials * denominator;
-            count * (degree * RESIDUE + of.height / 61.0 * f64::powi(2.0, -50))
-        };
         let single = chance(1.0, difference) + chance(arguments * arguments, argument);
         // Inputs are drawn again where a divisor is zero, so that chances are relative to that of none.
         let defined = 1.0 - chance(MAX_ELEMENTS, condition);
@@ -326,8 +306,8 @@ impl<'a> Pair<'a> {
                         || all && a.is_finite() && !b.is_finite()
                 };
                 if let Some(at) = expected.iter().zip(&given).position(differs) {
+                    let (output, element) = (name.to_owned(), self.index(at, ids[0]));
                     let shape = self.boxes[0][ids[0]].clone();
-                    let (output, element) = (name.to_owned(), index_of(at, &shape));
                     return Some(Witness {
                         output,
                         element,
@@ -344,18 +324,23 @@ impl<'a> Pair<'a> {
         None
     }
 
+    /// The index of an element of a program's output.
+    fn index(&self, element: usize, output: usize) -> Vec<usize> {
+        let lens = &self.boxes[0][output];
+        steps(lens).iter().zip(lens).map(|(&step, &len)| element / step.max(1) % len).collect()
+    }
+
     /// Elements of a tensor that are computed and present, in order.
     fn values<D: Domain>(
         &self,
         domain: &mut D,
-        tensors: &[Strided<D::Value>],
+        of: &[Strided<D::Value>],
         at: usize,
         id: usize,
     ) -> Vec<D::Value> {
         let mut values = Vec::new();
-        each_index(&self.boxes[at][id], self.programs[at].shape(id), |_, index| {
-            values.push(tensors[id].get(domain, index));
-        });
+        let mut add = |_, index: &[usize]| values.push(of[id].get(domain, index));
+        each_index(&self.boxes[at][id], self.programs[at].shape(id), &mut add);
         values
     }
 }
@@ -365,15 +350,4 @@ fn missing(own: &Answer, other: &Answer) -> BTreeSet<(Condition, usize)> {
     let known: HashSet<(Condition, u64)> = own.conditions.iter().map(|&(kind, _, x)| (kind, x)).collect();
     let left = other.conditions.iter().filter(|(kind, _, x)| !known.contains(&(*kind, *x)));
     left.map(|&(kind, tensor, _)| (kind, tensor)).collect()
-}
-
-/// What must be among the program's divisors or radicands, so that the candidate is defined
-/// wherever the program is: what signs alone do not show.
-fn unsure(program: &Program, facts: &[Facts]) -> BTreeSet<(Condition, usize)> {
-    let is_sure = |&(condition, tensor): &(Condition, usize)| match condition {
-        // Factors are conditions of their own.
-        Condition::Divisor => facts[tensor].is_positive || is_product(&program.nodes[tensor].op),
-        Condition::Radicand => facts[tensor].is_nonnegative && facts[tensor].is_finite,
-    };
-    conditions(program).into_iter().filter(|condition| !is_sure(condition)).collect()
 }

@@ -1,6 +1,6 @@
 //! The meaning of a program over any kind of values, element by element.
 
-use crate::program::{Extent, Op, Part, Program, Ratio, Scalar, is_present, lens, steps};
+use crate::program::{Extent, Number, Op, Part, Program, Result, Scalar, is_present, lens, steps};
 use std::sync::Arc;
 
 /// Why there is no value.
@@ -10,6 +10,12 @@ pub enum Stop {
     Undefined(String),
     /// No statement is made about programs like this one.
     Unsupported(String),
+}
+
+impl From<String> for Stop {
+    fn from(reason: String) -> Stop {
+        Stop::Unsupported(reason)
+    }
 }
 
 /// A kind of values.
@@ -22,8 +28,10 @@ pub trait Domain {
     }
     /// An element of an input: its number, whether it is a mask, position.
     fn input(&mut self, number: u64, is_mask: bool, at: usize) -> Self::Value;
+    /// A constant.
+    fn constant(&mut self, number: Number) -> Self::Value;
     /// A function of numbers.
-    fn apply(&mut self, scalar: &Scalar, args: &[Self::Value]) -> Self::Value;
+    fn apply(&mut self, scalar: Scalar, args: &[Self::Value]) -> Self::Value;
     /// An element of a tensor, of which this is the number.
     fn element(&mut self, _tensor: usize, value: Self::Value) -> Self::Value {
         value
@@ -41,9 +49,12 @@ pub struct Strided<V> {
 #[derive(Clone)]
 enum Elements<V> {
     Known(Arc<Vec<V>>),
-    /// Made when they are read, as inputs may be larger than all else: the tensor, the input's number, whether it is a mask.
+    /// Of a large input, made when they are read: the tensor, the input's number, whether it is a mask.
     Input(usize, u64, bool),
 }
+
+/// Inputs of more elements are large.
+const LARGE: usize = 1 << 18;
 
 impl<V: Copy> Strided<V> {
     /// An element.
@@ -58,9 +69,9 @@ impl<V: Copy> Strided<V> {
 
     #[inline(always)]
     fn at<D: Domain<Value = V>>(&self, domain: &mut D, place: usize) -> V {
-        match &self.elements {
-            Elements::Known(elements) => elements[place],
-            &Elements::Input(tensor, number, is_mask) => {
+        match self.elements {
+            Elements::Known(ref elements) => elements[place],
+            Elements::Input(tensor, number, is_mask) => {
                 let value = domain.input(number, is_mask, place);
                 domain.element(tensor, value)
             }
@@ -87,7 +98,7 @@ impl<V: Copy> Strided<V> {
     }
 }
 
-/// Calls `visit` with every index at which there is an element, in order.
+/// Calls `visit` with the place and the index of every element, in order.
 pub fn each_index(lens: &[usize], shape: &[Extent], mut visit: impl FnMut(usize, &[usize])) {
     let mut index = vec![0; lens.len()];
     for at in 0..lens.iter().product() {
@@ -95,20 +106,12 @@ pub fn each_index(lens: &[usize], shape: &[Extent], mut visit: impl FnMut(usize,
             visit(at, &index);
         }
         for dim in (0..lens.len()).rev() {
-            index[dim] += 1;
-            if index[dim] < lens[dim] {
+            index[dim] = (index[dim] + 1) % lens[dim];
+            if index[dim] > 0 {
                 break;
             }
-            index[dim] = 0;
         }
     }
-}
-
-/// The index of an element in row-major order.
-pub fn index_of(mut at: usize, lens: &[usize]) -> Vec<usize> {
-    let mut index: Vec<usize> = lens.iter().rev().map(|&len| (at % len, at /= len).0).collect();
-    index.reverse();
-    index
 }
 
 /// The values of all tensors, of each up to extents that are given for it.
@@ -121,14 +124,14 @@ pub fn evaluate<D: Domain>(
     boxes: &[Vec<usize>],
 ) -> Result<Vec<Strided<D::Value>>, Stop> {
     let mut tensors: Vec<Strided<D::Value>> = Vec::new();
+    let [zero, one] = [0, 1].map(|number| domain.constant(Number::Ratio(number, 1)));
     for (at, node) in program.nodes.iter().enumerate() {
         let args: Vec<&Strided<D::Value>> = node.args.iter().map(|&arg| &tensors[arg]).collect();
-        let [zero, one] = [0, 1].map(|num| domain.apply(&Scalar::Constant(Ratio { num, den: 1 }), &[]));
         // The tensor of what a function gives for each index.
         let built = |domain: &mut D, f: &mut dyn FnMut(&mut D, &[usize]) -> D::Value| {
             let (mut elements, mut state) = (vec![zero; boxes[at].iter().product()], Ok(()));
             each_index(&boxes[at], &node.shape, |place, index| {
-                if state.is_ok() && place.is_multiple_of(256) {
+                if place.is_multiple_of(256) && state.is_ok() {
                     state = domain.check();
                 }
                 if state.is_ok() {
@@ -141,9 +144,19 @@ pub fn evaluate<D: Domain>(
         let mut items = Vec::new();
         let tensor = match &node.op {
             Op::Input { name, is_mask } => {
-                let number = program.inputs().filter(|(other, _)| *other < name.as_str()).count() as u64;
+                let number = program.inputs().filter(|(other, ..)| *other < name.as_str()).count() as u64;
                 let elements = Elements::Input(at, number, *is_mask);
-                Ok(Strided { elements, first: 0, steps: steps(&lens(&node.shape)) })
+                let input = Strided { elements, first: 0, steps: steps(&lens(&node.shape)) };
+                let is_large = boxes[at].iter().product::<usize>() > LARGE;
+                if is_large {
+                    Ok(input)
+                } else {
+                    built(domain, &mut |domain, index| input.get(domain, index))
+                }
+            }
+            Op::Constant(number) => {
+                let value = domain.constant(*number);
+                built(domain, &mut |_, _| value)
             }
             Op::Compare { dim, with, offset } => built(domain, &mut |_, index| {
                 let limit = offset + with.map_or(0, |with| index[with] as i128);
@@ -152,7 +165,7 @@ pub fn evaluate<D: Domain>(
             Op::Each(scalar) => built(domain, &mut |domain, index| {
                 items.clear();
                 items.extend(args.iter().map(|arg| arg.get(domain, index)));
-                let value = domain.apply(scalar, &items);
+                let value = domain.apply(*scalar, &items);
                 domain.element(at, value)
             }),
             Op::Reduce(scalar, dim) => {
@@ -161,21 +174,19 @@ pub fn evaluate<D: Domain>(
                 built(domain, &mut |domain, index| {
                     for ((arg, &id), (start, line)) in args.iter().zip(&node.args).zip(&mut lines) {
                         let shape = program.shape(id);
-                        let own =
-                            index.iter().zip(shape).map(|(&at, extent)| if extent.len == 1 { 0 } else { at });
+                        let own = index.iter().zip(shape).map(|(&at, extent)| at.min(extent.len - 1));
                         if start.is_empty() || !own.clone().eq(start.iter().copied()) {
                             *start = own.collect();
                             *line = arg.line(domain, shape, start, *dim);
                         }
                     }
-                    items.clear();
-                    match &lines[..] {
-                        [(_, a), (_, b)] => {
-                            items.extend(a.iter().zip(b).map(|(&a, &b)| domain.apply(&Scalar::Mul, &[a, b])));
-                        }
-                        _ => items.extend_from_slice(&lines[0].1),
+                    items.clone_from(&lines[0].1);
+                    if let [(_, a), (_, b)] = &lines[..] {
+                        let product = |(&a, &b)| domain.apply(Scalar::Mul, &[a, b]);
+                        items.clear();
+                        items.extend(a.iter().zip(b).map(product));
                     }
-                    let value = domain.apply(scalar, &items);
+                    let value = domain.apply(*scalar, &items);
                     domain.element(at, value)
                 })
             }
@@ -188,13 +199,12 @@ pub fn evaluate<D: Domain>(
                 args[arg].get(domain, &from)
             }),
             Op::Move(parts) if is_view(parts, &boxes[at]) => {
-                let all = |f: &dyn Fn(&Part) -> usize, parts: &[Part]| {
-                    parts.iter().map(|part| f(part) * args[0].steps[part.dim]).sum::<usize>()
+                let add = |parts: &[Part], what: fn(&Part) -> usize| -> usize {
+                    parts.iter().map(|part| what(part) * args[0].steps[part.dim]).sum()
                 };
-                let first =
-                    args[0].first + parts.iter().map(|parts| all(&|part| part.start, parts)).sum::<usize>();
+                let first = args[0].first + add(&parts.concat(), |part| part.start);
                 let step = |(parts, len): (&Vec<Part>, &usize)| {
-                    if *len == 1 { 0 } else { all(&|part| part.factor, parts) }
+                    if *len == 1 { 0 } else { add(parts, |part| part.factor) }
                 };
                 let steps = parts.iter().zip(&boxes[at]).map(step).collect();
                 Ok(Strided { elements: args[0].elements.clone(), first, steps })
@@ -215,31 +225,25 @@ pub fn evaluate<D: Domain>(
 
 /// True if elements that move keep equal distances, so that nothing has to be copied.
 fn is_view(parts: &[Vec<Part>], lens: &[usize]) -> bool {
-    parts
-        .iter()
-        .zip(lens)
-        .all(|(parts, &len)| parts.iter().all(|part| part.divisor == 1 && part.modulus >= len))
+    let mut all = parts.iter().zip(lens);
+    all.all(|(parts, &len)| parts.iter().all(|part| part.divisor == 1 && part.modulus >= len))
 }
 
-/// A bound for what an evaluation takes: elementary operations, and elements that are held, some tensors twice more.
-pub fn cost(program: &Program, boxes: &[Vec<usize>], kept: impl Iterator<Item = usize>) -> (f64, f64) {
-    let count = |tensor: usize| boxes[tensor].iter().map(|&len| len as f64).product::<f64>();
+/// A bound for what an evaluation takes: elementary operations, and elements that are held.
+pub fn cost(program: &Program, boxes: &[Vec<usize>]) -> (f64, f64) {
     let (mut work, mut held) = (0.0, 0.0);
-    for (at, node) in program.nodes.iter().enumerate() {
-        let own = count(at);
-        // Elements along the dimension that is reduced.
-        let depth = if let Op::Reduce(_, dim) = node.op { boxes[node.args[0]][dim] as f64 } else { 1.0 };
-        let price = match &node.op {
-            Op::Each(Scalar::Exp | Scalar::Reciprocal) => 350.0,
-            Op::Each(Scalar::Largest | Scalar::Relu | Scalar::Sqrt | Scalar::Erf)
-            | Op::Reduce(Scalar::Largest, _) => 200.0,
-            Op::Reduce(..) if node.args.len() == 2 => 20.0,
-            Op::Input { .. } => 0.0,
-            Op::Move(parts) if is_view(parts, &boxes[at]) => 0.0,
-            _ => 30.0,
+    for (node, lens) in program.nodes.iter().zip(boxes) {
+        let count = lens.iter().map(|&len| len as f64).product::<f64>();
+        let (depth, price) = match &node.op {
+            // Elements along the dimension that is reduced.
+            Op::Reduce(_, dim) => (boxes[node.args[0]][*dim] as f64, 10.0),
+            Op::Each(Scalar::Exp | Scalar::Reciprocal) => (1.0, 350.0),
+            Op::Input { .. } if count > LARGE as f64 => continue,
+            Op::Move(parts) if is_view(parts, lens) => continue,
+            _ => (1.0, 30.0),
         };
-        work += 100.0 + price * own * depth;
-        held += if price > 0.0 { own + 3.0 * depth } else { 0.0 };
+        work += 100.0 + price * count * depth;
+        held += count + 3.0 * depth;
     }
-    (work, held + kept.map(|tensor| 2.0 * count(tensor)).sum::<f64>())
+    (work, held)
 }

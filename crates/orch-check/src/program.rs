@@ -1,25 +1,37 @@
 //! Programs: operators on tensors, with the shapes of their results.
 //!
-//! There are six operators. What moves elements, from a transpose to the cut of a tensor in tiles, is one of them, [`Op::Move`], and a matrix
-//! product is a sum of products of two tensors that were moved. A kernel has no form of its own: what its blocks and iterations compute is one
-//! tensor each, whose first dimensions are the axes of the grid and the loop. [`Program::split`] loads, [`Program::merge`] stores, and all
-//! between are operators on these tensors.
+//! There are seven operators. What moves elements, from a transpose to the cut of a tensor in tiles, is one of them, [`Op::Move`], and a
+//! matrix product is a sum of products of two tensors that were moved. A kernel has no form of its own: what its blocks and iterations compute
+//! is one tensor each, whose first dimensions are the axes of the grid and the loop. [`Program::split`] loads, [`Program::merge`] stores,
+//! and all between are operators on these tensors.
 
-/// An exact constant.
+/// A value, or what is wrong with a text or a pair of programs.
+pub type Result<T, E = String> = std::result::Result<T, E>;
+
+/// Gives an error where something does not hold.
+macro_rules! ensure {
+    ($holds:expr, $($problem:tt)*) => {
+        if !$holds {
+            return Err(format!($($problem)*).into());
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// A constant.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Ratio {
-    /// The numerator.
-    pub num: i64,
-    /// The denominator, positive.
-    pub den: i64,
+pub enum Number {
+    /// A numerator and a positive denominator.
+    Ratio(i64, i64),
+    /// `2 sqrt(2 / pi)`
+    GeluFactor,
 }
 
-/// A function of numbers.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// A function of numbers. In texts it has its name in small letters.
+#[derive(Clone, Copy, PartialEq, Debug, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // The names say it; what needs more has it.
 pub enum Scalar {
-    /// Of no number.
-    Constant(Ratio),
     Exp,
     Sqrt,
     Erf,
@@ -27,19 +39,18 @@ pub enum Scalar {
     Reciprocal,
     /// Zero for minus infinity.
     Guard,
-    /// The larger of a number and zero.
-    Relu,
-    /// `2 sqrt(2 / pi) x`
-    GeluFactor,
-    Scale(Ratio),
-    Offset(Ratio),
     /// Of any count.
-    Sum,
+    Add,
     Mul,
     /// Of any count; minus infinity of none.
-    Largest,
+    Max,
     /// The first where the second is 1, minus infinity where it is 0.
     Mask,
+    /// The product with a constant; a positive one leaves minus infinity as it is.
+    #[serde(skip)]
+    Scale {
+        is_positive: bool,
+    },
 }
 
 /// An operator.
@@ -47,6 +58,8 @@ pub enum Scalar {
 pub enum Op {
     /// A tensor that is given; the elements of a mask are zeros and ones.
     Input { name: String, is_mask: bool },
+    /// One element.
+    Constant(Number),
     /// One where the index along a dimension is at most an offset, plus the index along another dimension if one is named; else zero.
     Compare { dim: usize, with: Option<usize>, offset: i128 },
     /// A function of elements, where extents of 1 are repeated.
@@ -82,32 +95,17 @@ impl Part {
     }
 }
 
-/// How the axes of a grid cut a tensor.
-#[derive(Clone, Debug)]
-pub struct Tiling {
-    /// Blocks along each axis.
-    pub blocks: Vec<usize>,
-    /// The dimension that each axis cuts.
-    pub dims: Vec<Option<usize>>,
-}
-
-impl Tiling {
-    /// The axis that cuts a dimension in more than one block.
-    fn axis(&self, dim: usize) -> Option<usize> {
-        self.dims.iter().position(|cut| *cut == Some(dim)).filter(|&axis| self.blocks[axis] > 1)
-    }
-}
-
-/// A dimension of a tensor.
+/// A dimension of a tensor: elements along it; and how some are absent, if parts are not of one size.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Extent {
     /// Elements along it.
     pub len: usize,
-    /// Set if some are absent, as parts are not of one size.
+    /// Set if some are absent.
     pub ragged: Option<Ragged>,
 }
 
-/// Parts of an extent: all have the same size, but for what is left at the end.
+/// Parts of an extent: all have the same size, but for what is left at the end. An axis of a grid or a loop that has no part in it cuts
+/// one part.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Ragged {
     /// The extent.
@@ -118,22 +116,28 @@ pub struct Ragged {
     iterations: (usize, usize),
 }
 
-impl Extent {
-    /// An extent without absent elements.
-    pub fn new(len: usize) -> Extent {
-        Extent { len, ragged: None }
-    }
+/// One element.
+const ONE: Extent = Extent { len: 1, ragged: None };
 
+impl Extent {
     fn depends_on(&self, dim: usize) -> bool {
-        self.ragged.is_some_and(|ragged| {
-            [ragged.blocks, ragged.iterations].iter().any(|&(parts, at)| parts > 1 && at == dim)
-        })
+        let is_cut = |&(parts, at): &(usize, usize)| parts > 1 && at == dim;
+        self.ragged.is_some_and(|ragged| [ragged.blocks, ragged.iterations].iter().any(is_cut))
     }
+}
+
+/// A shape without absent elements.
+pub fn extents(lens: &[usize]) -> Vec<Extent> {
+    lens.iter().map(|&len| Extent { len, ragged: None }).collect()
+}
+
+/// The extents of a shape.
+pub fn lens(shape: &[Extent]) -> Vec<usize> {
+    shape.iter().map(|extent| extent.len).collect()
 }
 
 /// True if there is an element at an index.
 pub fn is_present(shape: &[Extent], index: &[usize]) -> bool {
-    // Where an axis or a loop of a kernel has no part in a cut, it is one part.
     let coordinate = |(parts, dim): (usize, usize)| if parts == 1 { 0 } else { index[dim] };
     shape.iter().zip(index).all(|(extent, &at)| {
         let Some(ragged) = extent.ragged else { return true };
@@ -143,14 +147,19 @@ pub fn is_present(shape: &[Extent], index: &[usize]) -> bool {
     })
 }
 
-/// A shape without absent elements.
-pub fn extents(lens: &[usize]) -> Vec<Extent> {
-    lens.iter().map(|&len| Extent::new(len)).collect()
+/// Distances between neighbours of a tensor in row-major order; none where an extent of 1 is repeated.
+pub fn steps(lens: &[usize]) -> Vec<usize> {
+    let step = |at: usize| lens[at + 1..].iter().fold(1usize, |step, &len| step.wrapping_mul(len));
+    lens.iter().enumerate().map(|(at, &len)| if len == 1 { 0 } else { step(at) }).collect()
 }
 
-/// The extents of a shape.
-pub fn lens(shape: &[Extent]) -> Vec<usize> {
-    shape.iter().map(|extent| extent.len).collect()
+/// How the axes of a grid cut a tensor: blocks along each axis, and the dimension that it cuts.
+pub type Grid = [(usize, Option<usize>)];
+
+/// The blocks of a dimension, and their axis.
+fn blocks(grid: &Grid, dim: usize) -> (usize, usize) {
+    let axis = grid.iter().position(|&(blocks, cut)| blocks > 1 && cut == Some(dim));
+    axis.map_or((1, 0), |axis| (grid[axis].0, axis))
 }
 
 /// A tensor and how it is computed.
@@ -180,17 +189,13 @@ const MAX_RANK: usize = 13;
 
 impl Program {
     /// Adds a tensor, if it has a shape.
-    pub fn push(&mut self, op: Op, args: &[usize], shape: Option<Vec<Extent>>) -> Result<usize, String> {
-        let shape = shape.filter(|shape| shape.iter().all(|extent| extent.len > 0));
-        let Some(shape) = shape else {
+    pub fn push(&mut self, op: Op, args: &[usize], shape: Option<Vec<Extent>>) -> Result<usize> {
+        let shape = shape.filter(|shape| shape.iter().all(|extent| extent.len > 0)).ok_or_else(|| {
             let shapes: Vec<Vec<usize>> = args.iter().map(|&arg| lens(self.shape(arg))).collect();
-            return Err(format!("{op:?} does not suit {shapes:?}"));
-        };
-        if self.nodes.len() >= MAX_NODES || shape.len() > MAX_RANK {
-            return Err(format!(
-                "more than {MAX_NODES} tensors, or {MAX_RANK} dimensions with those of grid and loop"
-            ));
-        }
+            format!("an operator does not suit operands of {shapes:?}")
+        })?;
+        ensure!(self.nodes.len() < MAX_NODES, "more than {MAX_NODES} tensors");
+        ensure!(shape.len() <= MAX_RANK, "more than {MAX_RANK} dimensions with those of grid and loop");
         self.nodes.push(Node { op, args: args.to_vec(), shape });
         Ok(self.nodes.len() - 1)
     }
@@ -202,227 +207,192 @@ impl Program {
 
     /// The extent of a dimension, along which elements may move: none are absent there, nor depends on it what is absent elsewhere.
     pub fn extent(&self, tensor: usize, dim: usize) -> Option<usize> {
-        let shape = self.shape(tensor);
-        let is_even = !shape.iter().any(|extent| extent.depends_on(dim));
-        shape.get(dim).filter(|extent| is_even && extent.ragged.is_none()).map(|extent| extent.len)
+        let is_even = !self.shape(tensor).iter().any(|extent| extent.depends_on(dim));
+        let extent = self.shape(tensor).get(dim).filter(|extent| is_even && extent.ragged.is_none());
+        extent.map(|extent| extent.len)
     }
 
     /// The inputs: name, whether it is a mask, extents.
-    pub fn inputs(&self) -> impl Iterator<Item = (&str, (bool, Vec<usize>))> {
+    pub fn inputs(&self) -> impl Iterator<Item = (&str, bool, Vec<usize>)> {
         self.nodes.iter().filter_map(|node| match &node.op {
-            Op::Input { name, is_mask } => Some((name.as_str(), (*is_mask, lens(&node.shape)))),
+            Op::Input { name, is_mask } => Some((name.as_str(), *is_mask, lens(&node.shape))),
             _ => None,
         })
     }
 
-    /// The shape of what is computed of operands element by element, but for one dimension, which is the first's.
-    fn together(&self, args: &[usize], but: Option<usize>) -> Option<Vec<Extent>> {
-        let (first, others) = args.split_first()?;
-        let mut shape = self.shape(*first).to_vec();
-        for &other in others {
-            let other = self.shape(other);
-            if other.len() != shape.len() {
-                return None;
-            }
-            for (dim, own) in shape.iter_mut().enumerate().filter(|(dim, _)| Some(*dim) != but) {
-                match (*own == Extent::new(1), other[dim] == Extent::new(1)) {
-                    (true, _) => *own = other[dim],
-                    (false, false) if *own != other[dim] => return None,
-                    _ => {}
-                }
-            }
-        }
-        Some(shape)
+    /// The shape of what is computed of operands element by element, but for a dimension that gets another extent.
+    fn together(&self, args: &[usize], other: Option<(usize, Extent)>) -> Option<Vec<Extent>> {
+        let rank = self.shape(*args.first()?).len();
+        let extent = |dim: usize| match other {
+            Some((changed, extent)) if changed == dim => Some(extent),
+            _ => args.iter().map(|&arg| self.shape(arg)[dim]).try_fold(ONE, |extent, own| match extent {
+                ONE => Some(own),
+                _ => (own == ONE || own == extent).then_some(extent),
+            }),
+        };
+        let is_rank = args.iter().all(|&arg| self.shape(arg).len() == rank);
+        let has_dim = other.is_none_or(|(dim, _)| dim < rank);
+        if is_rank && has_dim { (0..rank).map(extent).collect() } else { None }
     }
 
-    /// [`Op::Compare`]
-    pub fn compare(
-        &mut self,
-        (dim, with): (usize, Option<usize>),
-        offset: i128,
-        shape: &[usize],
-        args: &[usize],
-    ) -> Result<usize, String> {
-        let is_shape = args.is_empty() && dim.max(with.unwrap_or(0)) < shape.len();
-        self.push(Op::Compare { dim, with, offset }, args, Some(extents(shape)).filter(|_| is_shape))
+    /// [`Op::Constant`], with extents of 1 for all dimensions of another tensor.
+    pub fn constant(&mut self, number: Number, like: usize) -> Result<usize> {
+        let shape = vec![ONE; self.shape(like).len()];
+        self.push(Op::Constant(number), &[], Some(shape))
     }
 
     /// [`Op::Each`]
-    pub fn each(&mut self, scalar: Scalar, args: &[usize]) -> Result<usize, String> {
-        let is_binary = matches!(scalar, Scalar::Sum | Scalar::Mul | Scalar::Largest | Scalar::Mask);
-        let shape = self.together(args, None).filter(|_| args.len() == 1 + usize::from(is_binary));
+    pub fn each(&mut self, scalar: Scalar, args: &[usize]) -> Result<usize> {
+        let is_unary =
+            matches!(scalar, Scalar::Exp | Scalar::Sqrt | Scalar::Erf | Scalar::Reciprocal | Scalar::Guard);
+        let shape = self.together(args, None).filter(|_| args.len() == if is_unary { 1 } else { 2 });
         self.push(Op::Each(scalar), args, shape)
     }
 
     /// [`Op::Reduce`]
-    pub fn reduce(&mut self, scalar: Scalar, dim: usize, args: &[usize]) -> Result<usize, String> {
-        let shape = self.together(args, None).and_then(|mut shape| {
-            *shape.get_mut(dim)? = Extent::new(1);
-            Some(shape).filter(|shape| !shape.iter().any(|extent| extent.depends_on(dim)))
-        });
+    pub fn reduce(&mut self, scalar: Scalar, dim: usize, args: &[usize]) -> Result<usize> {
+        let shape = self.together(args, Some((dim, ONE)));
+        let shape = shape.filter(|shape| !shape.iter().any(|extent| extent.depends_on(dim)));
         self.push(Op::Reduce(scalar, dim), args, shape)
     }
 
-    /// `[.., m, k] x [.., k, n] -> [.., m, n]`
-    pub fn matmul(&mut self, args: &[usize]) -> Result<usize, String> {
-        let shapes: Vec<&[Extent]> = args.iter().map(|&arg| self.shape(arg)).collect();
-        let batch = match shapes[..] {
-            [[lhs @ .., _, k], [rhs @ .., rows, _]] if lhs.len() == rhs.len() && k == rows => lhs.len(),
-            _ => return Err(format!("a matrix product does not suit {shapes:?}")),
-        };
-        let with =
-            |last: [Option<usize>; 3]| -> Vec<Option<usize>> { (0..batch).map(Some).chain(last).collect() };
-        let lhs = self.select(args[0], &with([Some(batch), None, Some(batch + 1)]))?;
-        let rhs = self.select(args[1], &with([None, Some(batch + 1), Some(batch)]))?;
-        let sum = self.reduce(Scalar::Sum, batch + 2, &[lhs, rhs])?;
-        self.select(sum, &(0..batch + 2).map(Some).collect::<Vec<_>>())
-    }
-
     /// [`Op::Concat`]
-    pub fn concat(&mut self, dim: usize, args: &[usize]) -> Result<usize, String> {
+    pub fn concat(&mut self, dim: usize, args: &[usize]) -> Result<usize> {
         let total = args.iter().try_fold(0usize, |sum, &arg| sum.checked_add(self.extent(arg, dim)?));
-        let shape = self.together(args, Some(dim)).zip(total).map(|(mut shape, total)| {
-            shape[dim] = Extent::new(total);
-            shape
-        });
+        let shape = total.and_then(|len| self.together(args, Some((dim, Extent { len, ragged: None }))));
         self.push(Op::Concat(dim), args, shape)
     }
 
+    /// `[.., m, k] x [.., k, n] -> [.., m, n]`
+    pub fn matmul(&mut self, args: &[usize]) -> Result<usize> {
+        let shapes: Vec<&[Extent]> = args.iter().map(|&arg| self.shape(arg)).collect();
+        let batch = match shapes[..] {
+            [[lhs @ .., _, k], [rhs @ .., rows, _]] if lhs.len() == rhs.len() && k == rows => lhs.len(),
+            _ => return Err("a matrix product does not suit its operands".into()),
+        };
+        let with = |last: &[Option<usize>]| [&(0..batch).map(Some).collect::<Vec<_>>(), last].concat();
+        // Columns before rows: lines of the second operand, which may be large, are read once for all rows.
+        let lhs = self.select(args[0], &with(&[None, Some(batch), Some(batch + 1)]))?;
+        let rhs = self.select(args[1], &with(&[Some(batch + 1), None, Some(batch)]))?;
+        let sum = self.reduce(Scalar::Add, batch + 2, &[lhs, rhs])?;
+        self.select(sum, &with(&[Some(batch + 1), Some(batch)]))
+    }
+
+    /// [`Op::Move`]: for each dimension of the result its extent and what it adds.
+    fn moved(&mut self, x: usize, dims: Option<Vec<(Extent, Vec<Part>)>>) -> Result<usize> {
+        let is_none = dims.is_none();
+        let (shape, parts) = dims.unwrap_or_default().into_iter().unzip();
+        self.push(Op::Move(parts), &[x], if is_none { None } else { Some(shape) })
+    }
+
     /// Dimensions of a tensor in an order, with new ones of extent 1; what is left out has extent 1.
-    pub fn select(&mut self, x: usize, dims: &[Option<usize>]) -> Result<usize, String> {
+    pub fn select(&mut self, x: usize, dims: &[Option<usize>]) -> Result<usize> {
         let own = self.shape(x);
         let is_once = |dim: usize| match dims.iter().filter(|taken| **taken == Some(dim)).count() {
             0 => own[dim].len == 1,
             count => count == 1,
         };
-        let extent = |dim: &Option<usize>| dim.map_or(Some(Extent::new(1)), |dim| own.get(dim).copied());
-        let shape = dims.iter().map(extent).collect::<Option<_>>().filter(|_| (0..own.len()).all(is_once));
-        self.push(
-            Op::Move(dims.iter().map(|dim| dim.iter().map(|&dim| Part::of(dim)).collect()).collect()),
-            &[x],
-            shape,
-        )
+        let selected = |dim: &Option<usize>| match *dim {
+            Some(dim) => Some((*own.get(dim)?, vec![Part::of(dim)])),
+            None => Some((ONE, Vec::new())),
+        };
+        let all: Option<Vec<_>> = dims.iter().map(selected).collect();
+        let all = all.filter(|_| (0..own.len()).all(is_once));
+        self.moved(x, all)
     }
 
     /// Repeats extents of 1.
-    pub fn broadcast(&mut self, x: usize, shape: &[usize]) -> Result<usize, String> {
-        let own = self.shape(x).to_vec();
-        let is_same = |dim: &usize| own.get(*dim).is_some_and(|extent| extent.len == shape[*dim]);
-        let parts = (0..shape.len()).map(|dim| is_same(&dim).then(|| Part::of(dim)).into_iter().collect());
-        let extent = |(&own, &len): (&Extent, &usize)| match own.len {
-            before if before == len => Some(own),
-            1 => Some(Extent::new(len)),
+    pub fn broadcast(&mut self, x: usize, lens: &[usize]) -> Result<usize> {
+        let own = self.shape(x);
+        let repeated = |(dim, &len): (usize, &usize)| match own.get(dim)?.len {
+            before if before == len => Some((own[dim], vec![Part::of(dim)])),
+            1 => Some((Extent { len, ragged: None }, Vec::new())),
             _ => None,
         };
-        let all: Option<Vec<Extent>> = own.iter().zip(shape).map(extent).collect();
-        self.push(Op::Move(parts.collect()), &[x], all.filter(|_| own.len() == shape.len()))
+        let all: Option<Vec<_>> = lens.iter().enumerate().map(repeated).collect();
+        let all = all.filter(|all| all.len() == own.len());
+        self.moved(x, all)
     }
 
     /// Elements along a dimension at other places.
-    fn along(&mut self, x: usize, part: Part, len: Option<usize>) -> Result<usize, String> {
-        let mut parts: Vec<Vec<Part>> = (0..self.shape(x).len()).map(|dim| vec![Part::of(dim)]).collect();
-        let mut shape = self.shape(x).to_vec();
-        let len = len.filter(|_| self.extent(x, part.dim).is_some()).map(|len| {
-            parts[part.dim] = vec![part];
-            shape[part.dim] = Extent::new(len);
-        });
-        self.push(Op::Move(parts), &[x], len.map(|()| shape))
+    fn along(&mut self, x: usize, part: Part, len: Option<usize>) -> Result<usize> {
+        let other = |len: usize| {
+            let kept = |(dim, &extent): (usize, &Extent)| match dim == part.dim {
+                true => (Extent { len, ragged: None }, vec![part]),
+                false => (extent, vec![Part::of(dim)]),
+            };
+            self.shape(x).iter().enumerate().map(kept).collect()
+        };
+        let all = len.map(other);
+        self.moved(x, all)
     }
 
     /// Elements from a first one on.
-    pub fn slice(&mut self, x: usize, dim: usize, (start, len): (usize, usize)) -> Result<usize, String> {
-        let end =
-            start.checked_add(len).filter(|&end| self.extent(x, dim).is_some_and(|extent| end <= extent));
-        self.along(x, Part { start, ..Part::of(dim) }, end.map(|_| len))
+    pub fn slice(&mut self, x: usize, dim: usize, (start, len): (usize, usize)) -> Result<usize> {
+        let is_in = |extent: usize| start.checked_add(len).is_some_and(|end| end <= extent);
+        let len = self.extent(x, dim).and_then(|extent| is_in(extent).then_some(len));
+        self.along(x, Part { start, ..Part::of(dim) }, len)
     }
 
     /// Each element so many times.
-    pub fn repeat(&mut self, x: usize, dim: usize, times: usize) -> Result<usize, String> {
+    pub fn repeat(&mut self, x: usize, dim: usize, times: usize) -> Result<usize> {
         let len = self.extent(x, dim).and_then(|extent| extent.checked_mul(times));
         self.along(x, Part { divisor: times.max(1), ..Part::of(dim) }, len)
     }
 
     /// Another shape, of the same elements in row-major order.
-    pub fn reshape(&mut self, x: usize, shape: &[usize]) -> Result<usize, String> {
+    pub fn reshape(&mut self, x: usize, shape: &[usize]) -> Result<usize> {
         let count = |lens: &[usize]| lens.iter().try_fold(1usize, |product, &len| product.checked_mul(len));
         let own = lens(self.shape(x));
-        let total = count(&own).filter(|&total| count(shape) == Some(total));
         let digits = own.iter().zip(steps(&own)).enumerate();
         let digit = |(dim, (&modulus, step)): (usize, (&usize, usize))| Part {
             divisor: step.max(1),
             modulus,
             ..Part::of(dim)
         };
-        let flat = Op::Move(vec![digits.map(digit).collect()]);
-        let flat = self.push(flat, &[x], total.map(|total| vec![Extent::new(total)]))?;
-        let parts = steps(shape).into_iter().map(|factor| vec![Part { factor, ..Part::of(0) }]).collect();
-        self.push(Op::Move(parts), &[flat], Some(extents(shape)))
+        let digits = digits.map(digit).collect();
+        let total = count(&own).filter(|&total| count(shape) == Some(total));
+        let flat = self.moved(x, total.map(|len| vec![(Extent { len, ragged: None }, digits)]))?;
+        let parts = steps(shape).into_iter().map(|factor| vec![Part { factor, ..Part::of(0) }]);
+        self.moved(flat, Some(extents(shape).into_iter().zip(parts).collect()))
     }
 
     /// Cuts a tensor in parts for the blocks and iterations of a kernel, which become its first dimensions.
-    pub fn split(
-        &mut self,
-        x: usize,
-        tiling: &Tiling,
-        along: Option<usize>,
-        iterations: usize,
-    ) -> Result<usize, String> {
-        let prefix = tiling.blocks.len() + 1;
-        let mut parts: Vec<Vec<Part>> = vec![Vec::new(); prefix];
-        let mut shape = vec![Extent::new(1); prefix];
-        for (dim, extent) in self.shape(x).to_vec().into_iter().enumerate() {
-            let blocks = tiling.axis(dim).map_or((1, 0), |axis| (tiling.blocks[axis], axis));
-            let iterations = (if along == Some(dim) { iterations } else { 1 }, prefix - 1);
+    pub fn split(&mut self, x: usize, grid: &Grid, along: Option<usize>, count: usize) -> Result<usize> {
+        let mut all = vec![(ONE, Vec::new()); grid.len() + 1];
+        for (dim, extent) in self.shape(x).iter().enumerate() {
+            let blocks = blocks(grid, dim);
+            let iterations = (if along == Some(dim) { count } else { 1 }, grid.len());
             let size = extent.len.div_ceil(blocks.0);
             let len = size.div_ceil(iterations.0);
-            for ((count, at), factor) in [(blocks, size), (iterations, len)] {
-                if count > 1 {
-                    parts[at] = vec![Part { factor, ..Part::of(dim) }];
-                    shape[at] = Extent::new(count);
+            for ((len, at), factor) in [(blocks, size), (iterations, len)] {
+                if len > 1 {
+                    all[at] = (Extent { len, ragged: None }, vec![Part { factor, ..Part::of(dim) }]);
                 }
             }
             let is_even = extent.len.is_multiple_of(blocks.0) && size.is_multiple_of(iterations.0);
-            parts.push(vec![Part::of(dim)]);
-            shape.push(Extent {
-                len,
-                ragged: (!is_even).then_some(Ragged { of: extent.len, blocks, iterations }),
-            });
+            let ragged = (!is_even).then_some(Ragged { of: extent.len, blocks, iterations });
+            all.push((Extent { len, ragged }, vec![Part::of(dim)]));
         }
-        self.push(Op::Move(parts), &[x], Some(shape))
+        self.moved(x, Some(all))
     }
 
     /// Puts together what blocks made.
-    pub fn merge(&mut self, x: usize, tiling: &Tiling) -> Result<usize, String> {
-        let prefix = tiling.blocks.len() + 1;
-        let (mut parts, mut shape) = (Vec::new(), Some(Vec::new()));
-        for (dim, extent) in self.shape(x)[prefix..].iter().enumerate() {
-            let axis = tiling.axis(dim);
-            let blocks = axis.map_or((1, 0), |axis| (tiling.blocks[axis], axis));
+    pub fn merge(&mut self, x: usize, grid: &Grid) -> Result<usize> {
+        let whole = |(dim, extent): (usize, &Extent)| {
+            let (count, axis) = blocks(grid, dim);
             let len = match extent.ragged {
-                None => extent.len.checked_mul(blocks.0),
-                Some(ragged) => Some(ragged.of)
-                    .filter(|_| ragged.iterations.0 == 1 && ragged.blocks == blocks && axis.is_some()),
+                None => extent.len.checked_mul(count)?,
+                Some(of) if count > 1 && of.blocks == (count, axis) && of.iterations.0 == 1 => of.of,
+                Some(_) => return None,
             };
-            let block = axis.map(|axis| Part { divisor: extent.len, ..Part::of(axis) });
-            let modulus = if axis.is_some() { extent.len } else { usize::MAX };
-            parts.push(block.into_iter().chain([Part { modulus, ..Part::of(prefix + dim) }]).collect());
-            shape = shape.zip(len).map(|(mut shape, len)| {
-                shape.push(Extent::new(len));
-                shape
-            });
-        }
-        self.push(Op::Move(parts), &[x], shape)
+            let place = Part::of(grid.len() + 1 + dim);
+            let digits =
+                [Part { divisor: extent.len, ..Part::of(axis) }, Part { modulus: extent.len, ..place }];
+            let parts = if count > 1 { digits.to_vec() } else { vec![place] };
+            Some((Extent { len, ragged: None }, parts))
+        };
+        let all = self.shape(x)[grid.len() + 1..].iter().enumerate().map(whole).collect();
+        self.moved(x, all)
     }
-}
-
-/// Distances between neighbours of a tensor in row-major order; none where an extent of 1 is repeated.
-pub fn steps(lens: &[usize]) -> Vec<usize> {
-    let mut step = 1usize;
-    let mut steps: Vec<usize> = lens
-        .iter()
-        .rev()
-        .map(|&len| (if len == 1 { 0 } else { step }, step = step.wrapping_mul(len)).0)
-        .collect();
-    steps.reverse();
-    steps
 }

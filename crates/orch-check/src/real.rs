@@ -2,7 +2,7 @@
 
 use crate::eval::Domain;
 use crate::field::Key;
-use crate::program::Scalar;
+use crate::program::{Number, Scalar};
 use libm::erf;
 
 /// Computes with floating-point numbers at random inputs: shows that programs differ, never that they agree.
@@ -25,23 +25,25 @@ impl Domain for Floats {
         }
     }
 
-    fn apply(&mut self, scalar: &Scalar, args: &[f64]) -> f64 {
+    fn constant(&mut self, number: Number) -> f64 {
+        match number {
+            Number::Ratio(num, den) => num as f64 / den as f64,
+            Number::GeluFactor => 2.0 * (2.0 / std::f64::consts::PI).sqrt(),
+        }
+    }
+
+    fn apply(&mut self, scalar: Scalar, args: &[f64]) -> f64 {
         match (scalar, args) {
-            (Scalar::Constant(ratio), _) => ratio.num as f64 / ratio.den as f64,
-            (Scalar::Sum, _) => args.iter().sum(),
-            (Scalar::Mul, &[a, b]) => a * b,
-            (Scalar::Largest, _) => args.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            (Scalar::Add, _) => args.iter().sum(),
+            (Scalar::Mul | Scalar::Scale { .. }, &[a, b]) => a * b,
+            (Scalar::Max, _) => args.iter().copied().fold(f64::NEG_INFINITY, f64::max),
             (Scalar::Mask, &[_, 0.0]) => f64::NEG_INFINITY,
             (Scalar::Exp, &[x]) => x.exp(),
             (Scalar::Sqrt, &[x]) => x.sqrt(),
             (Scalar::Erf, &[x]) => erf(x),
-            (Scalar::Relu, &[x]) => x.max(0.0),
             (Scalar::Reciprocal, &[x]) => 1.0 / x,
             (Scalar::Guard, &[f64::NEG_INFINITY]) => 0.0,
-            (Scalar::GeluFactor, &[x]) => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * x,
-            (Scalar::Scale(ratio), &[x]) => x * (ratio.num as f64 / ratio.den as f64),
-            (Scalar::Offset(ratio), &[x]) => x + ratio.num as f64 / ratio.den as f64,
-            (_, args) => args.first().copied().unwrap_or(0.0),
+            _ => args[0],
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::eval::{Domain, Stop};
 use crate::field::{Field, Key, primes};
-use crate::program::{Ratio, Scalar};
+use crate::program::{Number, Result, Scalar};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -41,7 +41,6 @@ pub struct Residues {
     /// Sets of numbers by the number that stands for the largest.
     sets: HashMap<u64, Arc<[u64]>>,
     members: usize,
-    constant: (Ratio, Residue),
     deadline: Instant,
     stop: Option<Stop>,
 }
@@ -60,23 +59,8 @@ impl Residues {
             p.mul(root, root)
         };
         let base = (0..).map(square).find(|&square| square != 0 && square != p.one).unwrap_or(p.one);
-        let constant = (Ratio { num: 0, den: 1 }, Residue { p: 0, q: 0, weight: p.one });
-        let (inputs, stop, assumes_left, members) = (key.derived(1), None, false, 0);
-        let (is_atom, sets) = Default::default();
-        Residues {
-            p,
-            q,
-            base,
-            is_atom,
-            assumes_left,
-            inputs,
-            hashes,
-            sets,
-            members,
-            constant,
-            deadline,
-            stop,
-        }
+        let (inputs, (is_atom, assumes_left, sets, members, stop)) = (key.derived(1), Default::default());
+        Residues { p, q, base, is_atom, assumes_left, inputs, hashes, sets, members, deadline, stop }
     }
 
     fn number(&self, p: u64, q: u64) -> Residue {
@@ -93,12 +77,6 @@ impl Residues {
         self.number(0, 0)
     }
 
-    /// `a b`
-    #[inline(always)]
-    fn product(&self, a: Residue, b: Residue) -> Residue {
-        self.number(self.p.mul(a.p, b.p), 0)
-    }
-
     #[inline(always)]
     fn sum(&self, args: &[Residue]) -> Residue {
         args.iter().fold(self.number(0, 0), |a, b| Residue {
@@ -111,20 +89,6 @@ impl Residues {
     /// The weight of what two weights leave, which are zeros and ones for the inputs that matter.
     fn both(&self, a: u64, b: u64) -> u64 {
         if a == b { a } else { self.p.mul(a, b) }
-    }
-
-    fn constant(&mut self, ratio: Ratio) -> Residue {
-        if self.constant.0 != ratio {
-            let of = |field: Field| Some(field.mul(field.of(ratio.num), field.inverse(field.of(ratio.den))?));
-            self.constant = (
-                ratio,
-                match (of(self.p), of(self.q)) {
-                    (Some(p), Some(q)) => self.number(p, q),
-                    _ => self.stop(Stop::Undefined("a constant's denominator is zero".into())),
-                },
-            );
-        }
-        self.constant.1
     }
 
     /// The largest: of more than one a hash of the set, whose members are numbers, with weights where they are masked.
@@ -191,15 +155,22 @@ impl Domain for Residues {
         }
     }
 
+    fn constant(&mut self, number: Number) -> Residue {
+        let Number::Ratio(num, den) = number else { return self.symbol(3, 0) };
+        let of = |field: Field| Some(field.mul(field.of(num), field.inverse(field.of(den))?));
+        match (of(self.p), of(self.q)) {
+            (Some(p), Some(q)) => self.number(p, q),
+            _ => self.stop(Stop::Undefined("a constant's denominator is zero".into())),
+        }
+    }
+
     #[inline(always)]
-    fn apply(&mut self, scalar: &Scalar, args: &[Residue]) -> Residue {
+    fn apply(&mut self, scalar: Scalar, args: &[Residue]) -> Residue {
         let one = self.p.one;
-        // Minus infinity may be added to, masked again, compared, guarded, and have an exponential.
+        // Minus infinity may be added to, multiplied by what is positive, masked again, compared, guarded, and have an exponential.
         let may_be_masked = match (scalar, args) {
-            (Scalar::Sum | Scalar::Largest | Scalar::Relu | Scalar::Exp | Scalar::Offset(_), _) => true,
+            (Scalar::Add | Scalar::Max | Scalar::Exp | Scalar::Scale { is_positive: true }, _) => true,
             (Scalar::Mask, [_, mask]) => mask.weight == one,
-            // A factor that is not positive would make another infinity of it.
-            (Scalar::Scale(ratio), _) => ratio.num > 0,
             (Scalar::Guard, [x]) => x.weight == 0,
             _ => false,
         };
@@ -207,10 +178,12 @@ impl Domain for Residues {
             self.stop(Stop::Unsupported("arithmetic with masked values".into()));
         }
         match (scalar, args) {
-            (Scalar::Constant(ratio), _) => self.constant(*ratio),
-            (Scalar::Mul, &[a, b]) => self.product(a, b),
-            (Scalar::Sum, _) => self.sum(args),
-            (Scalar::Largest, _) => self.largest(args),
+            (Scalar::Mul, &[a, b]) => self.number(self.p.mul(a.p, b.p), 0),
+            (Scalar::Scale { .. }, &[x, c]) => {
+                Residue { p: self.p.mul(x.p, c.p), q: self.q.mul(x.q, c.q), weight: x.weight }
+            }
+            (Scalar::Add, _) => self.sum(args),
+            (Scalar::Max, _) => self.largest(args),
             (Scalar::Mask, &[x, mask]) => Residue { weight: self.both(x.weight, mask.p), ..x },
             (Scalar::Exp, &[x]) if x.weight == 0 => self.number(0, 0),
             (Scalar::Exp, &[x]) => {
@@ -218,21 +191,11 @@ impl Domain for Residues {
                 self.number(self.p.mul(x.weight, power), 0)
             }
             (Scalar::Sqrt, &[x]) => self.symbol(2, x.p),
-            (Scalar::GeluFactor, &[x]) => self.product(x, self.symbol(3, 0)),
             (Scalar::Erf, &[x]) => self.symbol(4, x.p),
-            (Scalar::Relu, &[x]) => self.largest(&[x, self.number(0, 0)]),
             (Scalar::Reciprocal, &[x]) => match self.p.inverse(x.p) {
                 Some(inverse) => self.number(inverse, 0),
                 None => self.stop(Stop::Undefined("a divisor is zero".into())),
             },
-            (Scalar::Scale(ratio), &[x]) => {
-                let factor = self.constant(*ratio);
-                Residue { p: self.p.mul(x.p, factor.p), q: self.q.mul(x.q, factor.q), ..x }
-            }
-            (Scalar::Offset(ratio), &[x]) => {
-                let term = self.constant(*ratio);
-                self.sum(&[x, term])
-            }
             (Scalar::Guard, &[x]) if x.weight != 0 => x,
             _ => self.number(0, 0),
         }

@@ -5,7 +5,10 @@
 //! - In a kernel all blocks and iterations are computed at once. What an iteration takes from the one before, a running maximum and
 //!   a rescaled sum, is written out.
 
-use crate::program::{Op, Program, Ratio, Scalar, Tiling, extents};
+use crate::program::{Number, Op, Program, Result, Scalar, ensure, extents};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use std::mem::take;
 
 /// The longest text, in bytes.
 const MAX_BYTES: usize = 1 << 20;
@@ -13,21 +16,6 @@ const MAX_BYTES: usize = 1 << 20;
 const MAX_BLOCKS: usize = 1 << 20;
 /// The longest loop.
 const MAX_ITERATIONS: usize = 1 << 16;
-
-/// Functions of numbers by their names.
-const SCALARS: [(&str, Scalar); 11] = [
-    ("exp", Scalar::Exp),
-    ("sqrt", Scalar::Sqrt),
-    ("erf", Scalar::Erf),
-    ("relu", Scalar::Relu),
-    ("guard", Scalar::Guard),
-    ("reciprocal", Scalar::Reciprocal),
-    ("gelu_factor", Scalar::GeluFactor),
-    ("add", Scalar::Sum),
-    ("mul", Scalar::Mul),
-    ("max", Scalar::Largest),
-    ("mask", Scalar::Mask),
-];
 
 /// Name, number of operands, and what it is: operators on values, of which the first are operands of the function and each
 /// further one is the result of the next operator. `$` is the parameter.
@@ -50,7 +38,7 @@ const COMPOSITES: [(&str, usize, &str); 8] = [
 ///
 /// # Errors
 /// The line of the first problem, and what it is.
-pub fn parse(text: &str) -> Result<Vec<Program>, String> {
+pub fn parse(text: &str) -> Result<Vec<Program>> {
     if text.len() > MAX_BYTES {
         return Err(format!("a text of {} bytes; at most {MAX_BYTES} are read", text.len()));
     }
@@ -60,14 +48,11 @@ pub fn parse(text: &str) -> Result<Vec<Program>, String> {
         let read = tokens(line).and_then(|tokens| reader.line(&tokens));
         read.map_err(|problem| format!("line {number}: {problem}"))?;
     }
-    match reader.program {
-        Some(_) => Err(format!("line {number}: the text ends before }}")),
-        None => Ok(reader.programs),
-    }
+    if reader.is_open { Err(format!("line {number}: the text ends before }}")) } else { Ok(reader.programs) }
 }
 
 /// The tokens of a line up to a comment; what stands in quotes is one.
-fn tokens(line: &str) -> Result<Vec<&str>, String> {
+fn tokens(line: &str) -> Result<Vec<&str>> {
     let is_separator = |c: char| c.is_whitespace() || "[](),".contains(c);
     let mut rest = line.split('#').next().unwrap_or("").trim_start_matches(is_separator);
     let mut tokens = Vec::new();
@@ -82,87 +67,7 @@ fn tokens(line: &str) -> Result<Vec<&str>, String> {
     Ok(tokens)
 }
 
-/// What was read of a text.
-#[derive(Default)]
-struct Reader {
-    programs: Vec<Program>,
-    /// The program whose end was not read, and its tensors.
-    program: Option<Program>,
-    tensors: Vec<usize>,
-    /// The kernel whose end was not read, and the names of what it stores.
-    kernel: Option<(Kernel, Vec<String>)>,
-}
-
-impl Reader {
-    fn line(&mut self, tokens: &[&str]) -> Result<(), String> {
-        let Some(program) = &mut self.program else {
-            match tokens {
-                [] => return Ok(()),
-                ["mugraph", name, "{"] => quoted(name)?,
-                _ => return Err("expected mugraph \"name\" {".into()),
-            };
-            (self.program, self.tensors) = (Some(Program::default()), Vec::new());
-            return Ok(());
-        };
-        if let Some((kernel, names)) = &mut self.kernel {
-            if tokens != ["}"] {
-                return kernel.line(program, &self.tensors, tokens);
-            }
-            let (made, names) = (std::mem::take(&mut kernel.stored), std::mem::take(names));
-            self.kernel = None;
-            return self.define(&names, made);
-        }
-        let at = tokens.iter().position(|token| *token == "=").unwrap_or(0);
-        let names: Vec<String> = tokens[..at].iter().map(|&name| name.to_owned()).collect();
-        let made = match tokens {
-            [] => return Ok(()),
-            ["}"] => {
-                if program.outputs.is_empty() {
-                    return Err("no output".into());
-                }
-                self.programs.extend(self.program.take());
-                return Ok(());
-            }
-            ["output", name, tensor] => {
-                let output = (quoted(name)?, named(tensor, 't', &self.tensors)?);
-                if program.outputs.iter().any(|(known, _)| *known == output.0) {
-                    return Err(format!("a second output {}", output.0));
-                }
-                program.outputs.push(output);
-                return Ok(());
-            }
-            _ if at == 0 => return Err("expected a definition".into()),
-            [.., "{"] if tokens[at + 1] == "block" => {
-                self.kernel = Some((Kernel::new(&tokens[at + 2..tokens.len() - 1])?, names));
-                return Ok(());
-            }
-            [_, "=", kind @ ("input" | "mask"), name, shape @ ..] if name.starts_with('"') => {
-                let (name, is_mask) = (quoted(name)?, *kind == "mask");
-                if program.inputs().any(|(known, _)| known == name) {
-                    return Err(format!("a second input {name}"));
-                }
-                program.push(Op::Input { name, is_mask }, &[], Some(extents(&numbers(shape)?)))?
-            }
-            _ => {
-                let (name, params, args) = split(&tokens[at + 1..], 't', &self.tensors)?;
-                apply(program, (name, params), &args, 0)?
-            }
-        };
-        self.define(&names, vec![made])
-    }
-
-    fn define(&mut self, names: &[String], made: Vec<usize>) -> Result<(), String> {
-        let expected: Vec<String> =
-            (self.tensors.len()..).take(made.len()).map(|at| format!("t{at}")).collect();
-        if *names != expected {
-            return Err(format!("defines {}, expected {}", names.join(", "), expected.join(", ")));
-        }
-        self.tensors.extend(made);
-        Ok(())
-    }
-}
-
-/// When a tile is known.
+/// When a tensor is known, as seen in a kernel.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Eq, Ord, Debug)]
 enum Stage {
     /// It is the same in all iterations.
@@ -173,172 +78,324 @@ enum Stage {
     After,
 }
 
-/// A kernel, as far as it was read.
-struct Kernel {
-    /// Along each axis of the grid. These are the first dimensions of a tile's tensor, then comes that of the loop.
+/// What was read of a text.
+#[derive(Default)]
+struct Reader {
+    programs: Vec<Program>,
+    /// Set if the end of a program was not read: of that one is what follows.
+    is_open: bool,
+    program: Program,
+    tensors: Vec<(usize, Stage)>,
+    /// Along each axis of the grid of the kernel whose end was not read; of no axes if there is none. These are the first dimensions of a
+    /// tile's tensor, then comes that of the loop.
     blocks: Vec<usize>,
     iterations: usize,
+    /// What it defines.
+    names: Vec<String>,
     /// Tensors: of all blocks and iterations.
     tiles: Vec<(usize, Stage)>,
-    /// Those tensors that are running maxima.
+    /// Those of them that are running maxima.
     running: Vec<usize>,
-    /// What is stored.
-    stored: Vec<usize>,
+    stored: Vec<(usize, Stage)>,
 }
 
-impl Kernel {
-    fn new(tokens: &[&str]) -> Result<Kernel, String> {
-        let [blocks @ .., "loop", iterations] = tokens else {
-            return Err("expected a grid and a loop".into());
-        };
-        let (blocks, iterations) = (numbers(blocks)?, number(iterations)?);
-        let all = blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
-        if !all.is_some_and(|all| (1..=MAX_BLOCKS).contains(&all))
-            || !(1..=3).contains(&blocks.len())
-            || !(1..=MAX_ITERATIONS).contains(&iterations)
-        {
-            return Err(format!("a grid of {blocks:?} with a loop of {iterations}"));
-        }
-        let (tiles, running, stored) = Default::default();
-        Ok(Kernel { blocks, iterations, tiles, running, stored })
-    }
-
-    /// Dimensions that stand before those of a tile.
+impl Reader {
+    /// Dimensions that stand before those that the text knows.
     fn prefix(&self) -> usize {
-        self.blocks.len() + 1
+        if self.blocks.is_empty() { 0 } else { self.blocks.len() + 1 }
     }
 
-    fn line(&mut self, program: &mut Program, tensors: &[usize], tokens: &[&str]) -> Result<(), String> {
-        match tokens {
-            [] => {}
-            ["store", tile, dims @ ..] => {
-                let stored = self.store(program, tile, dims)?;
-                self.stored.push(stored);
+    fn line(&mut self, tokens: &[&str]) -> Result<()> {
+        match (tokens, self.is_open, self.prefix()) {
+            ([], ..) => {}
+            (["mugraph", name, "{"], false, _) => {
+                quoted(name)?;
+                (self.is_open, self.tensors) = (true, Vec::new());
             }
-            [name, "=", definition @ ..] if *name == format!("s{}", self.tiles.len()) => {
-                let tile = self.tile(program, tensors, definition)?;
-                self.tiles.push(tile);
+            (_, false, _) => return Err("expected mugraph \"name\" {".into()),
+            (["}"], _, 0) => {
+                ensure!(!self.program.outputs.is_empty(), "no output");
+                self.programs.push(take(&mut self.program));
+                self.is_open = false;
             }
-            _ => return Err(format!("expected a store or the definition of s{}", self.tiles.len())),
+            (["}"], ..) => {
+                let (names, stored) = (take(&mut self.names), take(&mut self.stored));
+                (self.blocks, self.tiles) = Default::default();
+                self.define(&names, stored)?;
+            }
+            (["output", name, tensor], _, 0) => {
+                let (name, (tensor, _)) = (quoted(name)?, named(tensor, 't', &self.tensors)?);
+                ensure!(
+                    self.program.outputs.iter().all(|(known, _)| *known != name),
+                    "a second output {name}"
+                );
+                self.program.outputs.push((name, tensor));
+            }
+            (["store", tile, dims @ ..], _, 1..) => {
+                let stored = self.store(tile, dims)?;
+                self.stored.push((stored, Stage::Fixed));
+            }
+            _ => {
+                let at = tokens.iter().position(|token| *token == "=").ok_or("expected a definition")?;
+                let names: Vec<String> = tokens[..at].iter().map(|&name| name.to_owned()).collect();
+                if let ["block", blocks @ .., "loop", iterations, "{"] = &tokens[at + 1..] {
+                    return self.open(names, numbers(blocks)?, number(iterations)?);
+                }
+                let value = self.value(&tokens[at + 1..])?;
+                self.define(&names, vec![value])?;
+            }
         }
         Ok(())
     }
 
-    fn tile(
-        &mut self,
-        program: &mut Program,
-        tensors: &[usize],
-        definition: &[&str],
-    ) -> Result<(usize, Stage), String> {
+    /// Gives names to values.
+    fn define(&mut self, names: &[String], made: Vec<(usize, Stage)>) -> Result<()> {
+        let is_kernel = self.prefix() > 0;
+        let (known, letter) = if is_kernel { (&mut self.tiles, 's') } else { (&mut self.tensors, 't') };
+        let expected: Vec<String> =
+            (known.len()..).take(made.len()).map(|at| format!("{letter}{at}")).collect();
+        ensure!(names == expected, "defines {}, expected {}", names.join(", "), expected.join(", "));
+        known.extend(made);
+        Ok(())
+    }
+
+    /// Opens a kernel.
+    fn open(&mut self, names: Vec<String>, blocks: Vec<usize>, iterations: usize) -> Result<()> {
+        let all = blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
+        let is_grid =
+            all.is_some_and(|all| (1..=MAX_BLOCKS).contains(&all)) && (1..=3).contains(&blocks.len());
+        let is_kernel = self.prefix() == 0 && is_grid && (1..=MAX_ITERATIONS).contains(&iterations);
+        ensure!(is_kernel, "a grid of {blocks:?} with a loop of {iterations}");
+        (self.names, self.blocks, self.iterations) = (names, blocks, iterations);
+        Ok(())
+    }
+
+    /// What is defined.
+    fn value(&mut self, definition: &[&str]) -> Result<(usize, Stage)> {
+        let is_kernel = self.prefix() > 0;
         Ok(match definition {
-            ["load", tensor, dims @ .., along] => {
-                let (tensor, along) = (named(tensor, 't', tensors)?, dim(along)?);
-                let rank = program.shape(tensor).len();
-                let tiling = self.tiling(rank, dims).filter(|_| along.is_none_or(|dim| dim < rank));
-                let tiling = tiling.ok_or("a load like this may not stand in a block")?;
-                let tile = program.split(tensor, &tiling, along, self.iterations)?;
-                (tile, if along.is_some() { Stage::Loop } else { Stage::Fixed })
+            [kind @ ("input" | "mask"), name, shape @ ..] if !is_kernel && name.starts_with('"') => {
+                let (name, is_mask, shape) = (quoted(name)?, *kind == "mask", extents(&numbers(shape)?));
+                ensure!(self.program.inputs().all(|(known, ..)| known != name), "a second input {name}");
+                (self.program.push(Op::Input { name, is_mask }, &[], Some(shape))?, Stage::Fixed)
             }
-            ["running_max", tile] => (self.running_max(program, tile)?, Stage::Loop),
-            ["accumulate", how, of @ .., tile] => (self.accumulated(program, how, of, tile)?, Stage::After),
+            ["load", tensor, dims @ .., along] if is_kernel => {
+                let ((tensor, _), along) = (named(tensor, 't', &self.tensors)?, dim(along)?);
+                let rank = self.program.shape(tensor).len();
+                let grid = self.grid(rank, dims).filter(|_| along.is_none_or(|dim| dim < rank));
+                let grid = grid.ok_or("a load like this may not stand in a block")?;
+                let stage = if along.is_some() { Stage::Loop } else { Stage::Fixed };
+                (self.program.split(tensor, &grid, along, self.iterations)?, stage)
+            }
+            ["running_max", tile] if is_kernel => (self.running_max(tile)?, Stage::Loop),
+            ["accumulate", how, of @ .., tile] if is_kernel => {
+                (self.accumulated(how, of, tile)?, Stage::After)
+            }
             _ => {
-                let (name, params, args) = split(definition, 's', &self.tiles)?;
+                let (known, letter) = if is_kernel { (&self.tiles, 's') } else { (&self.tensors, 't') };
+                let (name, params, args) = split(definition, letter, known)?;
                 let (args, stages): (Vec<usize>, Vec<Stage>) = args.into_iter().unzip();
                 let stage = stages.iter().copied().max().unwrap_or(Stage::Fixed);
-                if stage == Stage::After && stages.contains(&Stage::Loop) {
-                    return Err("it mixes values of the loop with values after it".into());
-                }
-                (apply(program, (name, params), &args, self.prefix())?, stage)
+                let is_mixed = stage == Stage::After && stages.contains(&Stage::Loop);
+                ensure!(!is_mixed, "it mixes values of the loop with values after it");
+                (self.apply(name, params, &args)?, stage)
             }
         })
     }
 
     /// How the grid cuts a tensor, if it can.
-    fn tiling(&self, rank: usize, dims: &[&str]) -> Option<Tiling> {
-        let dims: Vec<Option<usize>> = dims.iter().map(|token| dim(token)).collect::<Result<_, _>>().ok()?;
+    fn grid(&self, rank: usize, dims: &[&str]) -> Option<Vec<(usize, Option<usize>)>> {
+        let dims: Vec<Option<usize>> = dims.iter().map(|token| dim(token).ok()).collect::<Option<_>>()?;
         let is_first = |(at, dim): (usize, &Option<usize>)| {
             dim.is_none_or(|inner| inner < rank && !dims[..at].contains(dim))
         };
         let is_map = dims.len() == self.blocks.len() && dims.iter().enumerate().all(is_first);
-        is_map.then(|| Tiling { blocks: self.blocks.clone(), dims })
+        is_map.then(|| self.blocks.iter().copied().zip(dims.iter().copied()).collect())
     }
 
-    fn store(&self, program: &mut Program, tile: &str, dims: &[&str]) -> Result<usize, String> {
+    fn store(&mut self, tile: &str, dims: &[&str]) -> Result<usize> {
         let (tensor, stage) = named(tile, 's', &self.tiles)?;
-        let tiling = self.tiling(program.shape(tensor).len() - self.prefix(), dims);
-        let is_once = |tiling: &Tiling| {
-            tiling.dims.iter().zip(&self.blocks).all(|(dim, &blocks)| dim.is_some() || blocks == 1)
-        };
-        let tiling = tiling.filter(|tiling| stage != Stage::Loop && is_once(tiling));
-        let stored =
-            program.merge(tensor, &tiling.ok_or_else(|| format!("{tile} is stored by {}", dims.join(", ")))?);
+        let grid = self.grid(self.program.shape(tensor).len() - self.prefix(), dims).filter(|grid| {
+            stage != Stage::Loop && grid.iter().all(|&(blocks, dim)| dim.is_some() || blocks == 1)
+        });
+        let grid = grid.ok_or_else(|| format!("{tile} is stored by {}", dims.join(", ")))?;
+        let stored = self.program.merge(tensor, &grid);
         stored.map_err(|problem| format!("what is stored is too long, or uneven: {problem}"))
     }
 
     /// A tile that is known in the loop.
-    fn in_loop(&self, name: &str) -> Result<(usize, Stage), String> {
+    fn in_loop(&self, name: &str) -> Result<(usize, Stage)> {
         let (tile, stage) = named(name, 's', &self.tiles)?;
-        (stage != Stage::After)
-            .then_some((tile, stage))
-            .ok_or_else(|| format!("{name} is known after the loop only"))
+        ensure!(stage != Stage::After, "{name} is known after the loop only");
+        Ok((tile, stage))
     }
 
     /// What a tile is in an iteration.
-    fn iteration(&self, program: &mut Program, tile: usize, at: usize) -> Result<usize, String> {
-        let count = program.shape(tile)[self.blocks.len()].len;
-        if count == 1 { Ok(tile) } else { program.slice(tile, self.blocks.len(), (at, 1)) }
+    fn iteration(&mut self, tile: usize, at: usize) -> Result<usize> {
+        let dim = self.blocks.len();
+        if self.program.shape(tile)[dim].len == 1 { Ok(tile) } else { self.program.slice(tile, dim, (at, 1)) }
     }
 
     /// The largest over this and earlier iterations.
-    fn running_max(&mut self, program: &mut Program, name: &str) -> Result<usize, String> {
+    fn running_max(&mut self, name: &str) -> Result<usize> {
         let (all, _) = self.in_loop(name)?;
-        let mut maxima = vec![self.iteration(program, all, 0)?];
+        let mut maxima = vec![self.iteration(all, 0)?];
         for at in 1..self.iterations {
-            let next = self.iteration(program, all, at)?;
-            maxima.push(program.each(Scalar::Largest, &[maxima[at - 1], next])?);
+            let next = self.iteration(all, at)?;
+            maxima.push(self.program.each(Scalar::Max, &[maxima[at - 1], next])?);
         }
-        let tile = program.concat(self.blocks.len(), &maxima)?;
+        let tile = self.program.concat(self.blocks.len(), &maxima)?;
         self.running.push(tile);
         Ok(tile)
     }
 
     /// A sum or maximum over iterations. A rescaled sum is multiplied by `e^(degree (before - now))` as a running maximum changes.
-    fn accumulated(
-        &self,
-        program: &mut Program,
-        how: &str,
-        of: &[&str],
-        tile: &str,
-    ) -> Result<usize, String> {
-        let ((all, stage), prefix) = (self.in_loop(tile)?, self.prefix());
+    fn accumulated(&mut self, how: &str, of: &[&str], tile: &str) -> Result<usize> {
+        let ((all, stage), dim) = (self.in_loop(tile)?, self.blocks.len());
         match (how, of) {
             ("sum", []) if stage == Stage::Fixed => {
-                apply(program, ("scale", &[&self.iterations.to_string()]), &[all], prefix)
+                self.apply("scale", &[&self.iterations.to_string()], &[all])
             }
-            ("sum", []) => program.reduce(Scalar::Sum, prefix - 1, &[all]),
-            ("max", []) => program.reduce(Scalar::Largest, prefix - 1, &[all]),
+            ("sum", []) => self.program.reduce(Scalar::Add, dim, &[all]),
+            ("max", []) => self.program.reduce(Scalar::Max, dim, &[all]),
             ("rescaled", [max, degree]) => {
                 let (maxima, _) = named(max, 's', &self.tiles)?;
-                if !self.running.contains(&maxima) {
-                    return Err(format!("{max} may not stand in a block like this"));
-                }
+                ensure!(self.running.contains(&maxima), "{max} may not stand in a block like this");
                 // A tensor of its own, even if all iterations are alike.
-                let first = self.iteration(program, all, 0)?;
-                let mut sum = apply(program, ("scale", &["1"]), &[first], prefix)?;
+                let first = self.iteration(all, 0)?;
+                let mut sum = self.apply("scale", &["1"], &[first])?;
                 for at in 1..self.iterations {
-                    let [before, now] = [at - 1, at].map(|at| self.iteration(program, maxima, at));
-                    let mut values = vec![sum, before?, now?, self.iteration(program, all, at)?];
-                    let steps =
-                        format!("guard v2; sub v1 v4; scale({degree}) v5; exp v6; mul v0 v7; add v8 v3");
-                    let rescaled = apply_all(program, &steps, &mut values, prefix)?;
-                    is_like(program, values[values.len() - 2], sum, prefix)?;
-                    sum = rescaled;
+                    let (before, now) = (self.iteration(maxima, at - 1)?, self.iteration(maxima, at)?);
+                    let steps = format!("guard v2; sub v1 v3; scale({degree}) v4; exp v5; mul v0 v6");
+                    let rescaled = self.apply_all(&steps, vec![sum, before, now])?;
+                    self.is_like(rescaled, sum)?;
+                    let next = self.iteration(all, at)?;
+                    sum = self.program.each(Scalar::Add, &[rescaled, next])?;
                 }
                 Ok(sum)
             }
             _ => Err(format!("accumulate {how} may not stand in a block like this")),
         }
     }
+
+    /// Adds what operators compute, each of values before it.
+    fn apply_all(&mut self, steps: &str, mut values: Vec<usize>) -> Result<usize> {
+        for step in steps.split("; ") {
+            let step = tokens(step)?;
+            let (name, params, args) = split(&step, 'v', &values)?;
+            values.push(self.apply(name, params, &args)?);
+        }
+        values.pop().ok_or_else(|| "no operators".into())
+    }
+
+    /// Adds what an operator computes.
+    fn apply(&mut self, name: &str, params: &[&str], args: &[usize]) -> Result<usize> {
+        let unknown = || format!("no operator {name}({}) of {} operands", params.join(", "), args.len());
+        if let Some((_, count, steps)) = COMPOSITES.iter().find(|(known, ..)| *known == name) {
+            ensure!((args.len(), params.len()) == (*count, steps.matches('$').count()), "{}", unknown());
+            return self.apply_all(&steps.replace('$', &params.concat()), args.to_vec());
+        }
+        let (program, prefix) =
+            (&mut self.program, if self.blocks.is_empty() { 0 } else { self.blocks.len() + 1 });
+        let is_outer = matches!(name, "causal" | "reshape" | "broadcast" | "below");
+        ensure!(prefix == 0 || !is_outer, "{name} may not stand in a block");
+        let one = || if let [x] = args { Ok(*x) } else { Err(unknown()) };
+        let at = |dim: usize| dim.saturating_add(prefix);
+        let numbers = numbers(params).ok();
+        match (name, numbers.as_deref()) {
+            ("matmul", Some([])) => program.matmul(args),
+            ("scale" | "offset", _) => {
+                let number = ratio(params).ok_or_else(unknown)?;
+                let constant = program.constant(number, one()?)?;
+                let is_positive = matches!(number, Number::Ratio(1.., _));
+                let scalar = if name == "scale" { Scalar::Scale { is_positive } } else { Scalar::Add };
+                program.each(scalar, &[one()?, constant])
+            }
+            ("gelu_factor", Some([])) => {
+                let factor = program.constant(Number::GeluFactor, one()?)?;
+                program.each(Scalar::Mul, &[one()?, factor])
+            }
+            ("relu", Some([])) => {
+                let zero = program.constant(Number::Ratio(0, 1), one()?)?;
+                program.each(Scalar::Max, &[one()?, zero])
+            }
+            ("mean", Some([])) => {
+                let last = program.shape(one()?).len().checked_sub(1).filter(|&last| last >= prefix);
+                let last = last.ok_or_else(unknown)?;
+                let count = program.extent(one()?, last).ok_or("a mean of parts that are uneven")?;
+                let sum = program.reduce(Scalar::Add, last, args)?;
+                self.apply("scale", &[&format!("1/{count}")], &[sum])
+            }
+            ("causal", _) => {
+                let (offset, shape) = params.split_first().ok_or_else(unknown)?;
+                let (offset, shape) = (offset.parse::<i64>().map_err(|_| unknown())?, self::numbers(shape)?);
+                let row = shape.len().checked_sub(2).ok_or_else(unknown)?;
+                let op = Op::Compare { dim: row + 1, with: Some(row), offset: offset.into() };
+                program.push(op, &[], Some(extents(&shape)).filter(|_| args.is_empty()))
+            }
+            ("below", Some(&[dim, limit, ref shape @ ..])) => {
+                let op = Op::Compare { dim, with: None, offset: limit as i128 - 1 };
+                program.push(op, &[], Some(extents(shape)).filter(|_| args.is_empty() && dim < shape.len()))
+            }
+            ("transpose", Some(order)) if at(order.len()) == program.shape(one()?).len() => {
+                let order: Vec<_> = (0..prefix).chain(order.iter().map(|&dim| at(dim))).map(Some).collect();
+                program.select(one()?, &order)
+            }
+            ("reshape", Some(shape)) => program.reshape(one()?, shape),
+            ("broadcast", Some(shape)) => program.broadcast(one()?, shape),
+            ("sum" | "largest", Some(&[dim, ref keep @ ..])) if keep.len() < 2 => {
+                let scalar = if name == "sum" { Scalar::Add } else { Scalar::Max };
+                if let [] | [1] = keep {
+                    return program.reduce(scalar, at(dim), &[one()?]);
+                }
+                // Element `j` of the result combines elements `j, j + keep, ..`.
+                let parts = parts(program, one()?, at(dim), keep[0])?;
+                parts[1..].iter().try_fold(parts[0], |sum, &part| program.each(scalar, &[sum, part]))
+            }
+            ("rotate", Some(&[dim, len])) => {
+                // In each run of two groups the halves (a, b) become (-b, a).
+                let mut halves = parts(program, one()?, at(dim), len)?;
+                ensure!(halves.len().is_multiple_of(2), "groups of {len} elements do not suit");
+                for pair in halves.chunks_mut(2) {
+                    pair.swap(0, 1);
+                    pair[0] = self.apply("scale", &["-1"], &pair[..1])?;
+                }
+                self.program.concat(at(dim), &halves)
+            }
+            ("slice", Some(&[dim, start, len])) => program.slice(one()?, at(dim), (start, len)),
+            ("repeat", Some(&[dim, times])) => program.repeat(one()?, at(dim), times),
+            ("concat", Some(&[dim])) => {
+                let result = program.concat(at(dim), args)?;
+                args.iter().try_for_each(|&arg| self.is_like(result, arg)).map(|()| result)
+            }
+            (_, Some([])) => {
+                let name = name.into_deserializer();
+                let scalar = Scalar::deserialize(name).map_err(|_: serde::de::value::Error| unknown())?;
+                let result = program.each(scalar, args)?;
+                if scalar == Scalar::Mask {
+                    self.is_like(result, args[0])?;
+                }
+                Ok(result)
+            }
+            _ => Err(unknown()),
+        }
+    }
+
+    /// That a result is not larger than an operand, but for the dimension along which operands are put side by side.
+    fn is_like(&self, result: usize, operand: usize) -> Result<()> {
+        let [result, operand] = [result, operand].map(|tensor| &self.program.nodes[tensor]);
+        let is_same = |at: usize| result.op == Op::Concat(at) || result.shape[at] == operand.shape[at];
+        let is_like = (self.prefix()..result.shape.len()).all(is_same);
+        ensure!(is_like, "an operand is larger than what it is applied to");
+        Ok(())
+    }
+}
+
+/// The parts of a dimension, one at least.
+fn parts(program: &mut Program, x: usize, dim: usize, len: usize) -> Result<Vec<usize>> {
+    let extent = program.extent(x, dim).filter(|extent| len > 0 && extent.is_multiple_of(len));
+    let starts = (0..extent.ok_or_else(|| format!("a part of {len} elements does not suit"))?).step_by(len);
+    starts.map(|start| program.slice(x, dim, (start, len))).collect()
 }
 
 /// An operator, its parameters, and the values that it takes, which are called by a letter and a number.
@@ -346,164 +403,41 @@ fn split<'a, T: Copy>(
     definition: &'a [&'a str],
     letter: char,
     values: &[T],
-) -> Result<(&'a str, &'a [&'a str], Vec<T>), String> {
+) -> Result<(&'a str, &'a [&'a str], Vec<T>)> {
     let (name, rest) = definition.split_first().ok_or("expected a definition")?;
     let params = rest.iter().take_while(|token| !token.starts_with(letter)).count();
     let operands = rest[params..].iter().map(|token| named(token, letter, values));
-    Ok((name, &rest[..params], operands.collect::<Result<_, _>>()?))
+    Ok((name, &rest[..params], operands.collect::<Result<_>>()?))
 }
 
-/// Adds what operators compute, each of values before it.
-fn apply_all(
-    program: &mut Program,
-    steps: &str,
-    values: &mut Vec<usize>,
-    prefix: usize,
-) -> Result<usize, String> {
-    for step in steps.split("; ") {
-        let step = tokens(step)?;
-        let (name, params, args) = split(&step, 'v', values)?;
-        values.push(apply(program, (name, params), &args, prefix)?);
-    }
-    values.last().copied().ok_or_else(|| "no operators".into())
-}
-
-/// Adds what an operator computes of tensors that have some dimensions before those that the text knows.
-fn apply(
-    program: &mut Program,
-    (name, params): (&str, &[&str]),
-    args: &[usize],
-    prefix: usize,
-) -> Result<usize, String> {
-    let unknown = || format!("no operator {name}({}) of {} operands", params.join(", "), args.len());
-    if let Some((_, count, steps)) = COMPOSITES.iter().find(|(known, ..)| *known == name) {
-        if args.len() != *count || params.len() != usize::from(steps.contains('$')) {
-            return Err(unknown());
-        }
-        return apply_all(program, &steps.replace('$', &params.concat()), &mut args.to_vec(), prefix);
-    }
-    if prefix > 0 && matches!(name, "causal" | "reshape" | "broadcast" | "below") {
-        return Err(format!("{name} may not stand in a block"));
-    }
-    let one = || if let [x] = args { Ok(*x) } else { Err(unknown()) };
-    let ratio = || if let [param] = params { ratio(param).ok_or_else(unknown) } else { Err(unknown()) };
-    let at = |dim: usize| dim.saturating_add(prefix);
-    let numbers = numbers(params).ok();
-    match (name, numbers.as_deref()) {
-        ("matmul", Some([])) => program.matmul(args),
-        ("scale", _) => program.each(Scalar::Scale(ratio()?), args),
-        ("offset", _) => program.each(Scalar::Offset(ratio()?), args),
-        ("mean", Some([])) => {
-            let last = program
-                .shape(one()?)
-                .len()
-                .checked_sub(1)
-                .filter(|&last| last >= prefix)
-                .ok_or_else(unknown)?;
-            let count = program.extent(one()?, last).ok_or("a mean of parts that are uneven")?;
-            let sum = program.reduce(Scalar::Sum, last, args)?;
-            apply(program, ("scale", &[&format!("1/{count}")]), &[sum], prefix)
-        }
-        ("causal", _) => {
-            let (offset, shape) = params.split_first().ok_or_else(unknown)?;
-            let (offset, shape) = (offset.parse::<i64>().map_err(|_| unknown())?, self::numbers(shape)?);
-            let row = shape.len().checked_sub(2).ok_or_else(unknown)?;
-            program.compare((row + 1, Some(row)), offset.into(), &shape, args)
-        }
-        ("below", Some(&[dim, limit, ref shape @ ..])) => {
-            program.compare((dim, None), limit as i128 - 1, shape, args)
-        }
-        ("transpose", Some(order)) if prefix + order.len() == program.shape(one()?).len() => program.select(
-            one()?,
-            &(0..prefix).chain(order.iter().map(|&dim| at(dim))).map(Some).collect::<Vec<_>>(),
-        ),
-        ("reshape", Some(shape)) => program.reshape(one()?, shape),
-        ("broadcast", Some(shape)) => program.broadcast(one()?, shape),
-        ("sum" | "largest", Some(&[dim] | &[dim, 1])) => {
-            one()?;
-            program.reduce(if name == "sum" { Scalar::Sum } else { Scalar::Largest }, at(dim), args)
-        }
-        // Element `j` of the result combines elements `j, j + keep, ..`.
-        ("sum" | "largest", Some(&[dim, keep])) => {
-            let scalar = if name == "sum" { Scalar::Sum } else { Scalar::Largest };
-            let parts = parts(program, one()?, at(dim), keep)?;
-            let (first, others) = parts.split_first().ok_or("nothing is combined")?;
-            others.iter().try_fold(*first, |sum, &part| program.each(scalar, &[sum, part]))
-        }
-        ("rotate", Some(&[dim, len])) => {
-            // In each run of two groups the halves (a, b) become (-b, a).
-            let mut halves = parts(program, one()?, at(dim), len)?;
-            if !halves.len().is_multiple_of(2) {
-                return Err(format!("groups of {len} elements do not suit"));
-            }
-            for pair in halves.chunks_mut(2) {
-                pair.swap(0, 1);
-                pair[0] = apply(program, ("scale", &["-1"]), &[pair[0]], 0)?;
-            }
-            program.concat(at(dim), &halves)
-        }
-        ("slice", Some(&[dim, start, len])) => program.slice(one()?, at(dim), (start, len)),
-        ("repeat", Some(&[dim, times])) => program.repeat(one()?, at(dim), times),
-        ("concat", Some(&[dim])) => {
-            let result = program.concat(at(dim), args)?;
-            args.iter().try_for_each(|&arg| is_like(program, result, arg, prefix)).map(|()| result)
-        }
-        (_, Some([])) => {
-            let (_, scalar) = SCALARS.iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
-            let result = program.each(*scalar, args)?;
-            if *scalar == Scalar::Mask {
-                is_like(program, result, args[0], prefix)?;
-            }
-            Ok(result)
-        }
-        _ => Err(unknown()),
-    }
-}
-
-/// That a result is not larger than an operand, but for the dimension along which operands are put side by side.
-fn is_like(program: &Program, result: usize, operand: usize, prefix: usize) -> Result<(), String> {
-    let [result, operand] = [result, operand].map(|tensor| &program.nodes[tensor]);
-    let differs = |&at: &usize| result.op != Op::Concat(at) && result.shape[at] != operand.shape[at];
-    match (prefix..result.shape.len()).find(differs) {
-        Some(_) => Err("an operand is larger than what it is applied to".into()),
-        None => Ok(()),
-    }
-}
-
-/// The parts of a dimension.
-fn parts(program: &mut Program, x: usize, dim: usize, len: usize) -> Result<Vec<usize>, String> {
-    let extent = program.extent(x, dim).filter(|extent| len > 0 && extent.is_multiple_of(len));
-    let starts = (0..extent.ok_or_else(|| format!("a part of {len} elements does not suit"))?).step_by(len);
-    starts.map(|start| program.slice(x, dim, (start, len))).collect()
-}
-
-fn named<T: Copy>(text: &str, letter: char, names: &[T]) -> Result<T, String> {
+fn named<T: Copy>(text: &str, letter: char, names: &[T]) -> Result<T> {
     let number = text.strip_prefix(letter).and_then(|number| number.parse::<usize>().ok());
     let found = number.and_then(|number| names.get(number).copied());
     found.ok_or_else(|| format!("{text} is not defined before"))
 }
 
-fn dim(text: &str) -> Result<Option<usize>, String> {
+fn dim(text: &str) -> Result<Option<usize>> {
     if text == "-" { Ok(None) } else { number(text).map(Some) }
 }
 
-fn number(text: &str) -> Result<usize, String> {
+fn number(text: &str) -> Result<usize> {
     text.parse().map_err(|_| format!("expected a number, not {text}"))
 }
 
-fn numbers(tokens: &[&str]) -> Result<Vec<usize>, String> {
+fn numbers(tokens: &[&str]) -> Result<Vec<usize>> {
     tokens.iter().map(|token| number(token)).collect()
 }
 
 /// Reads `3`, `-1/8`.
-fn ratio(text: &str) -> Option<Ratio> {
+fn ratio(params: &[&str]) -> Option<Number> {
+    let [text] = params else { return None };
     let (num, den) = text.split_once('/').unwrap_or((text, "1"));
     let (num, den) = (num.parse().ok()?, den.parse().ok()?);
-    (den > 0 && num != i64::MIN).then_some(Ratio { num, den })
+    (den > 0 && num != i64::MIN).then_some(Number::Ratio(num, den))
 }
 
 /// A name in quotes, without escapes.
-fn quoted(token: &str) -> Result<String, String> {
+fn quoted(token: &str) -> Result<String> {
     let inner = token.strip_prefix('"').and_then(|token| token.strip_suffix('"'));
     let inner = inner.filter(|inner| format!("{inner:?}") == token);
     inner.map(str::to_owned).ok_or_else(|| "expected a name in quotes".into())
