@@ -8,21 +8,12 @@
 //! Where a dimension is cut in parts of one size, the number of the part and the place in it are two digits of its index. Both belong to
 //! the class of the index that is cut, and are refused with it.
 
-use crate::program::{Extent, Op, Part, Program};
+use crate::program::{Extent, Op, Part, Program, lens};
 use std::collections::BTreeMap;
 
-/// What a dimension counts: a class of indices, and, of an index that is cut in parts of a size, whether it is the number of the part or
-/// the place in it. `None` is an extent of 1.
-type Index = Option<(usize, Digit)>;
-
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Digit {
-    Whole,
-    /// Of parts of a size.
-    Number(usize),
-    /// In a part of a size.
-    Place(usize),
-}
+/// What a dimension counts: a class of indices, and how many elements of it one step is: more than one if the dimension has the number of
+/// the part that an index is cut in. `None` is an extent of 1.
+type Index = Option<(usize, usize)>;
 
 /// Indices that were joined.
 struct Class {
@@ -61,22 +52,18 @@ impl Walk {
                 walk.join(walk.tensors[0][own][dim], walk.tensors[1][other][dim]);
             }
         }
-        // What is in a tensor twice, but for both digits of one index.
-        for indices in walk.tensors.concat() {
-            for (at, &index) in indices.iter().enumerate() {
-                let is_again = |&(class, digit): &(usize, Digit)| {
-                    index.is_some_and(|(other, also)| {
-                        let is_cut = match (digit, also) {
-                            (Digit::Number(a), Digit::Place(b)) | (Digit::Place(a), Digit::Number(b)) => {
-                                a == b
-                            }
-                            _ => false,
-                        };
-                        walk.class(class) == walk.class(other) && !is_cut
-                    })
+        // What is in a tensor twice, but for the number of a part and the place in it.
+        let nodes = programs.iter().flat_map(|program| &program.nodes);
+        for (indices, node) in walk.tensors.concat().into_iter().zip(nodes) {
+            let lens = lens(&node.shape);
+            let all: Vec<_> =
+                indices.iter().zip(lens).filter_map(|(&index, len)| Some((index?, len))).collect();
+            for (at, &(own, _)) in all.iter().enumerate() {
+                let is_again = |&((other, unit), len): &((usize, usize), usize)| {
+                    walk.class(own.0) == walk.class(other) && own.1 != unit * len
                 };
-                if indices[..at].iter().flatten().any(is_again) {
-                    walk.refuse(index);
+                if all[at + 1..].iter().any(is_again) {
+                    walk.refuse(Some(own));
                 }
             }
         }
@@ -94,7 +81,7 @@ impl Walk {
     fn index(&mut self, extent: usize, is_refused: bool) -> Index {
         let parent = self.classes.len();
         self.classes.push(Class { parent, extent, is_refused });
-        (extent > 1).then_some((parent, Digit::Whole))
+        (extent > 1).then_some((parent, 1))
     }
 
     fn refuse(&mut self, index: Index) {
@@ -106,11 +93,11 @@ impl Walk {
 
     /// The index of elements that are taken together.
     fn join(&mut self, a: Index, b: Index) -> Index {
-        let (Some((i, digit)), Some((j, other))) = (a, b) else { return a.or(b) };
+        let (Some((i, unit)), Some((j, other))) = (a, b) else { return a.or(b) };
         let (i, j) = (self.class(i), self.class(j));
         let is_refused = self.classes[i].is_refused
             || self.classes[j].is_refused
-            || (digit, self.classes[i].extent) != (other, self.classes[j].extent);
+            || (unit, self.classes[i].extent) != (other, self.classes[j].extent);
         self.classes[j].parent = i;
         self.classes[i].is_refused = is_refused;
         a
@@ -150,7 +137,7 @@ impl Walk {
         }
     }
 
-    /// The indices of what is moved: an index that stays, is cut in two digits, or is made of both; all others are refused.
+    /// The indices of what is moved: an index that stays, is cut in digits, or is made of two; all others are refused.
     fn moved(
         &mut self,
         shape: &[Extent],
@@ -158,48 +145,43 @@ impl Walk {
         own: &[Index],
         extents: &[Extent],
     ) -> Vec<Index> {
-        // The number of a part and the place in it, of the operand, that make an index of the result.
-        let digits = |at: usize| -> Option<[Index; 2]> {
-            let [number, place] = parts[at][..] else { return None };
-            let size = number.divisor;
-            let is_whole = number == Part { divisor: size, ..Part::of(number.dim) }
-                && place == Part { modulus: size, ..Part::of(place.dim) };
-            match (own[number.dim], own[place.dim]) {
-                (Some((a, Digit::Number(s))), Some((b, Digit::Place(t))))
-                    if is_whole && s == size && t == size =>
-                {
-                    Some([Some((a, Digit::Whole)), Some((b, Digit::Whole))])
-                }
-                _ => None,
+        let mut indices: Vec<Option<Index>> = vec![None; shape.len()];
+        for (at, parts) in parts.iter().enumerate() {
+            if let &[number, place] = &parts[..]
+                && let (Some((a, unit)), Some((b, 1))) = (own[number.dim], own[place.dim])
+                && unit == extents[place.dim].len
+                && number == (Part { divisor: unit, ..Part::of(number.dim) })
+                && place == (Part { modulus: unit, ..Part::of(place.dim) })
+            {
+                indices[at] = Some(self.join(Some((a, 1)), Some((b, 1))));
             }
-        };
-        let mut indices: Vec<Option<Index>> =
-            (0..shape.len()).map(|at| digits(at).map(|[a, b]| self.join(a, b))).collect();
+        }
         for (dim, &index) in own.iter().enumerate() {
             let readers =
                 parts.iter().enumerate().flat_map(|(at, parts)| parts.iter().map(move |part| (at, part)));
             let readers: Vec<(usize, &Part)> = readers.filter(|(_, part)| part.dim == dim).collect();
-            let is_alone = readers.iter().all(|(at, _)| parts[*at].len() == 1);
-            match (&readers[..], index) {
-                (&[(at, _)], _) if indices[at].is_some() => {}
-                (&[(at, part)], _) if is_alone && *part == Part::of(dim) && shape[at] == extents[dim] => {
-                    indices[at] = Some(index);
+            if readers.iter().any(|(at, _)| indices[*at].is_some()) {
+                continue;
+            }
+            let mut count = 1;
+            let is_digit = |(at, part): &(usize, &Part)| {
+                let expected = Part { factor: count, ..Part::of(dim) };
+                count *= shape[*at].len;
+                parts[*at].len() == 1 && **part == expected
+            };
+            let are_digits = readers.iter().rev().all(is_digit);
+            if are_digits && count >= extents[dim].len && (index.is_some() || count == 1) {
+                for (at, part) in readers {
+                    indices[at] = Some(index.map(|(class, unit)| (class, unit * part.factor)));
                 }
-                (&[(number, many), (place, one)], Some((class, Digit::Whole)))
-                    if is_alone
-                        && *one == Part::of(dim)
-                        && *many == (Part { factor: shape[place].len, ..Part::of(dim) }) =>
-                {
-                    indices[number] = Some(Some((class, Digit::Number(many.factor))));
-                    indices[place] = Some(Some((class, Digit::Place(many.factor))));
-                }
-                _ => self.refuse(index),
+            } else {
+                self.refuse(index);
             }
         }
-        let mut rest = |(at, index): (usize, Option<Index>)| {
+        let fresh = |(at, index): (usize, Option<Index>)| {
             index.unwrap_or_else(|| self.index(shape[at].len, !parts[at].is_empty()))
         };
-        indices.into_iter().enumerate().map(&mut rest).collect()
+        indices.into_iter().enumerate().map(fresh).collect()
     }
 
     /// For each dimension of a tensor whether its index is treated alike.
@@ -214,8 +196,7 @@ impl Walk {
     /// For each tensor of a program, how many elements along each dimension stand for all.
     pub fn kept(&self, number: usize, program: &Program) -> Vec<Vec<usize>> {
         let kept = |(&index, extent): (&Index, &Extent)| match index {
-            Some((_, Digit::Number(size))) if self.is_alike(index) => extent.len.min(KEPT.div_ceil(size)),
-            Some(_) if self.is_alike(index) => extent.len.min(KEPT),
+            Some((_, unit)) if self.is_alike(index) => extent.len.min(KEPT.div_ceil(unit)),
             _ => extent.len,
         };
         let tensors = self.tensors[number].iter().zip(&program.nodes);

@@ -1,7 +1,7 @@
 //! The decision for a pair of programs.
 
 use crate::alike::Walk;
-use crate::degree::{Bounds, bounds, common, max};
+use crate::degree::{Bounds, NUMBER, bounds, common};
 use crate::eval::{Domain, Stop, Strided, cost, each_index, evaluate};
 use crate::exponents::{Condition, MASKED_SUM, WAYS, atoms, conditions, facts, hashed, holds};
 use crate::field::Key;
@@ -20,11 +20,11 @@ const MAX_ROUNDS: usize = 4;
 /// The most inputs that are drawn, where the program is not defined for all.
 const MAX_TRIALS: u64 = 16;
 /// The most elementary operations of one round.
-const MAX_WORK: f64 = 4.5e9;
+const MAX_WORK: f64 = 5e8;
 /// The most elements that both programs hold: 24 bytes each.
 const MAX_ELEMENTS: f64 = 3e7;
 /// Up to that many operations all elements are computed; above, the first ones along what is treated alike.
-const WHOLE_WORK: f64 = 2e7;
+const WHOLE_WORK: f64 = 5e5;
 /// How many inputs are tried in floating point, to show that programs differ.
 const SAMPLES: u64 = 16;
 /// The time for a decision that is given by default.
@@ -65,13 +65,6 @@ struct Pair<'a> {
 /// Of each tensor of both programs, whether it is an atom.
 type Atoms = [Vec<bool>; 2];
 
-/// What came of the rounds in which exponents were seen in one way.
-enum Outcome {
-    Proved(Proof),
-    /// An output and an element that differ.
-    Differ(usize, usize),
-}
-
 /// What a program answers in a round.
 struct Answer {
     outputs: Vec<Vec<Residue>>,
@@ -99,8 +92,8 @@ impl<'a> Pair<'a> {
         conditions[1].retain(|condition| !holds(programs[1], &facts[1], *condition));
         let walk = Walk::new(programs, outputs.iter().map(|(_, ids)| *ids));
         let costs = |boxes: &[Vec<Vec<usize>>; 2]| -> [f64; 2] {
-            let costs = [0, 1].map(|at| cost(programs[at], &boxes[at]));
-            [costs[0].0 + costs[1].0, costs[0].1 + costs[1].1]
+            let [own, other] = [0, 1].map(|at| cost(programs[at], &boxes[at]));
+            [own[0] + other[0], own[1] + other[1]]
         };
         let mut boxes = programs.map(|program| program.nodes.iter().map(|node| lens(&node.shape)).collect());
         let ([mut work, mut held], mut cut) = (costs(&boxes), Vec::new());
@@ -121,12 +114,12 @@ impl<'a> Pair<'a> {
                 continue;
             }
             match self.prove(way, &is_atom, key.derived(way as u64)) {
-                Ok(Outcome::Proved(proof)) => {
+                Ok(Ok(proof)) => {
                     let differs = proof.premise.is_some() && self.floats_differ(key, true).is_some();
                     ensure!(!differs, "floating-point numbers differ where masks leave nothing of a maximum");
                     return Ok(Verdict::Proved(proof));
                 }
-                Ok(Outcome::Differ(output, element)) => differ = differ.or(Some((output, element))),
+                Ok(Err(at)) => differ = differ.or(Some(at)),
                 Err(reason) => problem = reason,
             }
             tried.push(is_atom);
@@ -143,8 +136,8 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Rounds, as many as the bound takes.
-    fn prove(&self, way: usize, is_atom: &Atoms, key: Key) -> Result<Outcome> {
+    /// Rounds, as many as the bound takes: the proof, or an output and an element that differ.
+    fn prove(&self, way: usize, is_atom: &Atoms, key: Key) -> Result<Result<Proof, (usize, usize)>> {
         let bounds = self.programs.map(|program| bounds(program, way));
         let log2_bound = |rounds: &usize| self.log2_bound(is_atom, &bounds, *rounds);
         let needed = (1..=MAX_ROUNDS).find(|rounds| log2_bound(rounds) <= LOG2_BOUND);
@@ -155,7 +148,7 @@ impl<'a> Pair<'a> {
             match self.round(is_atom, &round, &mut assumes_left) {
                 Err(Stop::Undefined(_)) => {}
                 Err(Stop::Unsupported(reason)) => return Err(reason),
-                Ok(Some((output, element))) => return Ok(Outcome::Differ(output, element)),
+                Ok(Some(at)) => return Ok(Err(at)),
                 Ok(None) => rounds.push((round.p.prime, round.q.prime)),
             }
         }
@@ -163,7 +156,7 @@ impl<'a> Pair<'a> {
             needed.ok_or(format!("a chance of 2^{LOG2_BOUND} is not reached in {MAX_ROUNDS} rounds"))?;
         let premise = "where masks leave nothing of which a maximum is taken, floating-point numbers agree, which is no proof";
         let exponents = (0..is_atom[0].len()).filter(|&tensor| is_atom[0][tensor]);
-        Ok(Outcome::Proved(Proof {
+        Ok(Ok(Proof {
             // A seed has 128 bits: what is chosen by it has no smaller chance.
             log2_bound: log2_bound(&needed).max(-120.0),
             rounds,
@@ -173,34 +166,29 @@ impl<'a> Pair<'a> {
         }))
     }
 
-    /// What a program answers.
-    fn answer(&self, at: usize, is_atom: &Atoms, round: &Residues) -> Result<Answer, Stop> {
-        let mut domain = round.clone();
-        domain.is_atom.clone_from(&is_atom[at]);
-        let tensors = evaluate(&mut domain, self.programs[at], &self.boxes[at])?;
-        let mut values = |tensor: usize| self.values(&mut domain, &tensors, at, tensor);
-        let outputs = self.outputs.iter().map(|(_, ids)| values(ids[at])).collect();
-        let mut conditions = Vec::new();
-        for &(kind, tensor) in &self.conditions[at] {
-            for x in values(tensor).into_iter().filter(|x| x.weight != 0) {
-                // A divisor or its negative, whichever is smaller.
-                let number = if kind == Condition::Divisor { x.p.min(round.p.sub(0, x.p)) } else { x.p };
-                conditions.push((kind, tensor, number));
-            }
-        }
-        Ok(Answer { outputs, conditions, assumes_left: domain.assumes_left })
-    }
-
     /// What both programs answer: the candidate has to have a value where the program has.
     fn answers(&self, is_atom: &Atoms, round: &Residues) -> Result<[Answer; 2], Stop> {
-        let own = self.answer(0, is_atom, round)?;
-        let other = self.answer(1, is_atom, round).map_err(|stop| match stop {
-            Stop::Undefined(reason) => {
-                Stop::Unsupported(format!("the candidate is not defined where the program is: {reason}"))
+        let answer = |at: usize| -> Result<Answer, Stop> {
+            let mut domain = round.clone();
+            domain.is_atom.clone_from(&is_atom[at]);
+            let tensors = evaluate(&mut domain, self.programs[at], &self.boxes[at])?;
+            let mut values = |tensor: usize| self.values(&mut domain, &tensors, at, tensor);
+            let outputs = self.outputs.iter().map(|(_, ids)| values(ids[at])).collect();
+            let mut conditions = Vec::new();
+            for &(kind, tensor) in &self.conditions[at] {
+                for x in values(tensor).into_iter().filter(|x| x.weight != 0) {
+                    // A divisor or its negative, whichever is smaller.
+                    let number = if kind == Condition::Divisor { x.p.min(round.p.sub(0, x.p)) } else { x.p };
+                    conditions.push((kind, tensor, number));
+                }
             }
-            stop @ Stop::Unsupported(_) => stop,
-        })?;
-        Ok([own, other])
+            Ok(Answer { outputs, conditions, assumes_left: domain.assumes_left })
+        };
+        let own = answer(0)?;
+        match answer(1) {
+            Err(Stop::Undefined(why)) => Err(format!("the candidate is not defined: {why}").into()),
+            other => Ok([own, other?]),
+        }
     }
 
     /// One test: where the programs differ, if they do.
@@ -226,10 +214,7 @@ impl<'a> Pair<'a> {
             kind == Condition::Divisor && self.facts[at][tensor] & MASKED_SUM != 0
         };
         for &(kind, tensor) in &left {
-            ensure!(
-                is_sum(1, kind, tensor),
-                "{kind:?} {tensor} of the candidate is not shown to be defined where the program is"
-            );
+            ensure!(is_sum(1, kind, tensor), "{kind:?} {tensor} of the candidate is not shown to be one");
         }
         if left.is_empty() {
             return Ok(None);
@@ -242,7 +227,7 @@ impl<'a> Pair<'a> {
         other.conditions.retain(|(kind, tensor, _)| left.contains(&(*kind, *tensor)));
         ensure!(
             missing(&own, &other).is_empty(),
-            "a sum of masked exponentials in the candidate may have no terms where the program is defined"
+            "a sum of the candidate may be masked where the program's are not"
         );
         Ok(None)
     }
@@ -260,27 +245,27 @@ impl<'a> Pair<'a> {
             let degree = 1.0 + numbers + exponentials * denominator;
             count * (degree * RESIDUE + height / 61.0 * f64::powi(2.0, -50))
         };
-        let [mut difference, mut argument, mut condition] = [[0.0; 3]; 3];
-        for (_, ids) in &self.outputs {
-            difference = max(difference, bounds[0].0[ids[0]].difference(bounds[1].0[ids[1]]));
-        }
-        // Differences of two arguments of hashes for one element of an output, of two divisors.
+        let difference = |ids: [usize; 2]| bounds[0].0[ids[0]].difference(bounds[1].0[ids[1]]);
+        let differences = self.outputs.iter().map(|(_, ids)| chance(1.0, difference(*ids)));
+        // Arguments of hashes for one element of an output, and divisors, of which two may agree.
+        let [mut argument, mut condition] = [NUMBER; 2];
         let (mut arguments, mut conditions) = (0.0, [0.0; 2]);
         for at in 0..2 {
             let bounds = &bounds[at].0;
             for &(_, tensor) in &self.conditions[at] {
-                condition = max(condition, bounds[tensor].difference(bounds[tensor]));
+                condition = condition.max(bounds[tensor]);
                 conditions[at] += self.boxes[at][tensor].iter().map(|&len| len as f64).product::<f64>();
             }
             // Weights of masked numbers are compared as arguments of hashes are.
             let masked = (0..bounds.len()).filter(|&tensor| bounds[tensor].weight > 0.0);
             for tensor in hashed(self.programs[at], &is_atom[at]).into_iter().chain(masked) {
-                argument = max(argument, bounds[tensor].difference(bounds[tensor]));
+                argument = argument.max(bounds[tensor]);
                 // A set of which the largest is taken is hashed, too.
                 arguments += 2.0 * self.elements(at, tensor);
             }
         }
-        let single = chance(1.0, difference) + chance(arguments * arguments, argument);
+        let [argument, condition] = [argument, condition].map(|bounds| bounds.difference(bounds));
+        let single = differences.fold(chance(arguments * arguments, argument), |sum, chance| sum + chance);
         // Inputs are drawn again where a divisor is zero, so that chances are relative to that of none.
         let defined = 1.0 - chance(MAX_ELEMENTS, condition);
         if defined.is_nan() || defined < 0.5 {

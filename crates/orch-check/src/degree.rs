@@ -22,7 +22,7 @@ pub struct Bounds {
 }
 
 /// An input, or a symbol.
-const NUMBER: Bounds =
+pub const NUMBER: Bounds =
     Bounds { numerator: [1.0, 0.0, 0.0], denominator: [0.0; 3], weight: 0.0, exponent: (1.0, 1) };
 
 /// Applies a function to each part of two polynomials.
@@ -31,7 +31,7 @@ fn zip(a: Polynomial, b: Polynomial, f: impl Fn(f64, f64) -> f64) -> Polynomial 
 }
 
 /// Bounds both.
-pub fn max(a: Polynomial, b: Polynomial) -> Polynomial {
+fn max(a: Polynomial, b: Polynomial) -> Polynomial {
     zip(a, b, f64::max)
 }
 
@@ -62,7 +62,7 @@ impl Bounds {
     }
 
     /// What bounds both.
-    fn max(self, other: Bounds) -> Bounds {
+    pub fn max(self, other: Bounds) -> Bounds {
         Bounds {
             numerator: max(self.numerator, other.numerator),
             denominator: max(self.denominator, other.denominator),

@@ -147,11 +147,9 @@ pub fn evaluate<D: Domain>(
                 let number = program.inputs().filter(|(other, ..)| *other < name.as_str()).count() as u64;
                 let elements = Elements::Input(at, number, *is_mask);
                 let input = Strided { elements, first: 0, steps: steps(&lens(&node.shape)) };
-                let is_large = boxes[at].iter().product::<usize>() > LARGE;
-                if is_large {
-                    Ok(input)
-                } else {
-                    built(domain, &mut |domain, index| input.get(domain, index))
+                match boxes[at].iter().product() {
+                    0..LARGE => built(domain, &mut |domain, index| input.get(domain, index)),
+                    _ => Ok(input),
                 }
             }
             Op::Constant(number) => {
@@ -229,21 +227,22 @@ fn is_view(parts: &[Vec<Part>], lens: &[usize]) -> bool {
     all.all(|(parts, &len)| parts.iter().all(|part| part.divisor == 1 && part.modulus >= len))
 }
 
-/// A bound for what an evaluation takes: elementary operations, and elements that are held.
-pub fn cost(program: &Program, boxes: &[Vec<usize>]) -> (f64, f64) {
+/// What an evaluation takes: elementary operations, and elements that are held.
+pub fn cost(program: &Program, boxes: &[Vec<usize>]) -> [f64; 2] {
     let (mut work, mut held) = (0.0, 0.0);
     for (node, lens) in program.nodes.iter().zip(boxes) {
         let count = lens.iter().map(|&len| len as f64).product::<f64>();
-        let (depth, price) = match &node.op {
-            // Elements along the dimension that is reduced.
-            Op::Reduce(_, dim) => (boxes[node.args[0]][*dim] as f64, 10.0),
-            Op::Each(Scalar::Exp | Scalar::Reciprocal) => (1.0, 350.0),
-            Op::Input { .. } if count > LARGE as f64 => continue,
-            Op::Move(parts) if is_view(parts, lens) => continue,
-            _ => (1.0, 30.0),
+        // Elements along the dimension that is reduced.
+        let depth = if let Op::Reduce(_, dim) = node.op { boxes[node.args[0]][dim] as f64 } else { 1.0 };
+        let is_held = match &node.op {
+            Op::Input { .. } => count < LARGE as f64,
+            Op::Move(parts) => !is_view(parts, lens),
+            _ => true,
         };
-        work += 100.0 + price * count * depth;
-        held += count + 3.0 * depth;
+        if is_held {
+            work += count * depth;
+            held += count + 3.0 * depth;
+        }
     }
-    (work, held)
+    [work, held]
 }

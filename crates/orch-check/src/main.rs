@@ -2,10 +2,12 @@
 
 use clap::Parser;
 use orch_check::{MAX_TIME, Program, Verdict, check, parse, random_seed};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The longest file, in bytes.
+/// What is read of a file, in bytes.
 const MAX_BYTES: u64 = 8 << 20;
 
 /// Decides whether the candidate of a proof computes its program.
@@ -33,8 +35,11 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<ExitCode, String> {
     let seed = options.seed.unwrap_or_else(random_seed);
-    let failed = |problem: String| format!("error: {}: {problem}", options.file.display());
-    let [program, candidate] = read(&options.file).and_then(|text| programs(&text)).map_err(failed)?;
+    let mut text = String::new();
+    let read = File::open(&options.file).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
+    let both = read.map_err(|error| error.to_string()).and_then(|_| programs(&text));
+    let [program, candidate] =
+        both.map_err(|problem| format!("error: {}: {problem}", options.file.display()))?;
     let verdict = check(&program, &candidate, seed, MAX_TIME);
     let (name, code) = verdict.name();
     if options.json {
@@ -49,13 +54,6 @@ fn run(options: &Options) -> Result<ExitCode, String> {
         println!("{verdict}\nseed: {seed}");
     }
     Ok(ExitCode::from(code))
-}
-
-fn read(file: &Path) -> Result<String, String> {
-    if std::fs::metadata(file).map_err(|error| error.to_string())?.len() > MAX_BYTES {
-        return Err(format!("more than {MAX_BYTES} bytes"));
-    }
-    std::fs::read_to_string(file).map_err(|error| error.to_string())
 }
 
 /// The program and the candidate of a certificate (JSON), or of a text with one after the other.

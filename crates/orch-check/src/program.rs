@@ -11,8 +11,9 @@ pub type Result<T, E = String> = std::result::Result<T, E>;
 /// Gives an error where something does not hold.
 macro_rules! ensure {
     ($holds:expr, $($problem:tt)*) => {
-        if !$holds {
-            return Err(format!($($problem)*).into());
+        match $holds {
+            true => {}
+            false => return Err(format!($($problem)*).into()),
         }
     };
 }
@@ -280,9 +281,8 @@ impl Program {
 
     /// [`Op::Move`]: for each dimension of the result its extent and what it adds.
     fn moved(&mut self, x: usize, dims: Option<Vec<(Extent, Vec<Part>)>>) -> Result<usize> {
-        let is_none = dims.is_none();
-        let (shape, parts) = dims.unwrap_or_default().into_iter().unzip();
-        self.push(Op::Move(parts), &[x], if is_none { None } else { Some(shape) })
+        let (shape, parts) = dims.map(|dims| dims.into_iter().unzip()).unzip();
+        self.push(Op::Move(parts.unwrap_or_default()), &[x], shape)
     }
 
     /// Dimensions of a tensor in an order, with new ones of extent 1; what is left out has extent 1.
@@ -293,51 +293,46 @@ impl Program {
             count => count == 1,
         };
         let selected = |dim: &Option<usize>| match *dim {
-            Some(dim) => Some((*own.get(dim)?, vec![Part::of(dim)])),
+            Some(dim) => own.get(dim).map(|&extent| (extent, vec![Part::of(dim)])),
             None => Some((ONE, Vec::new())),
         };
-        let all: Option<Vec<_>> = dims.iter().map(selected).collect();
-        let all = all.filter(|_| (0..own.len()).all(is_once));
+        let all = if (0..own.len()).all(is_once) { dims.iter().map(selected).collect() } else { None };
         self.moved(x, all)
     }
 
     /// Repeats extents of 1.
     pub fn broadcast(&mut self, x: usize, lens: &[usize]) -> Result<usize> {
-        let own = self.shape(x);
-        let repeated = |(dim, &len): (usize, &usize)| match own.get(dim)?.len {
-            before if before == len => Some((own[dim], vec![Part::of(dim)])),
-            1 => Some((Extent { len, ragged: None }, Vec::new())),
-            _ => None,
+        let repeated = |(dim, &extent): (usize, &Extent)| match lens[dim] {
+            len if len == extent.len => Some((extent, vec![Part::of(dim)])),
+            len => (extent.len == 1).then_some((Extent { len, ragged: None }, Vec::new())),
         };
-        let all: Option<Vec<_>> = lens.iter().enumerate().map(repeated).collect();
-        let all = all.filter(|all| all.len() == own.len());
+        let own = self.shape(x).iter().enumerate();
+        let all = if own.len() == lens.len() { own.map(repeated).collect() } else { None };
         self.moved(x, all)
     }
 
-    /// Elements along a dimension at other places.
-    fn along(&mut self, x: usize, part: Part, len: Option<usize>) -> Result<usize> {
-        let other = |len: usize| {
-            let kept = |(dim, &extent): (usize, &Extent)| match dim == part.dim {
-                true => (Extent { len, ragged: None }, vec![part]),
-                false => (extent, vec![Part::of(dim)]),
-            };
-            self.shape(x).iter().enumerate().map(kept).collect()
-        };
-        let all = len.map(other);
+    /// Elements along a dimension at other places: how many, and where.
+    fn along(&mut self, x: usize, dim: usize, f: impl Fn(usize) -> Option<(usize, Part)>) -> Result<usize> {
+        let all = self.extent(x, dim).and_then(f).map(|(len, part)| {
+            let mut all: Vec<_> =
+                self.shape(x).iter().copied().zip((0..).map(|at| vec![Part::of(at)])).collect();
+            all[dim] = (Extent { len, ragged: None }, vec![part]);
+            all
+        });
         self.moved(x, all)
     }
 
     /// Elements from a first one on.
     pub fn slice(&mut self, x: usize, dim: usize, (start, len): (usize, usize)) -> Result<usize> {
-        let is_in = |extent: usize| start.checked_add(len).is_some_and(|end| end <= extent);
-        let len = self.extent(x, dim).and_then(|extent| is_in(extent).then_some(len));
-        self.along(x, Part { start, ..Part::of(dim) }, len)
+        let part = Part { start, ..Part::of(dim) };
+        self.along(x, dim, |own| (start.checked_add(len)? <= own).then_some((len, part)))
     }
 
     /// Each element so many times.
     pub fn repeat(&mut self, x: usize, dim: usize, times: usize) -> Result<usize> {
-        let len = self.extent(x, dim).and_then(|extent| extent.checked_mul(times));
-        self.along(x, Part { divisor: times.max(1), ..Part::of(dim) }, len)
+        self.along(x, dim, |own| {
+            Some((own.checked_mul(times)?, Part { divisor: times.max(1), ..Part::of(dim) }))
+        })
     }
 
     /// Another shape, of the same elements in row-major order.

@@ -125,11 +125,9 @@ impl Reader {
             }
             (["output", name, tensor], _, 0) => {
                 let (name, (tensor, _)) = (quoted(name)?, named(tensor, 't', &self.tensors)?);
-                ensure!(
-                    self.program.outputs.iter().all(|(known, _)| *known != name),
-                    "a second output {name}"
-                );
-                self.program.outputs.push((name, tensor));
+                let outputs = &mut self.program.outputs;
+                ensure!(outputs.iter().all(|(known, _)| *known != name), "a second output {name}");
+                outputs.push((name, tensor));
             }
             (["store", tile, dims @ ..], _, 1..) => {
                 let stored = self.store(tile, dims)?;
@@ -187,9 +185,13 @@ impl Reader {
                 let stage = if along.is_some() { Stage::Loop } else { Stage::Fixed };
                 (self.program.split(tensor, &grid, along, self.iterations)?, stage)
             }
-            ["running_max", tile] if is_kernel => (self.running_max(tile)?, Stage::Loop),
-            ["accumulate", how, of @ .., tile] if is_kernel => {
-                (self.accumulated(how, of, tile)?, Stage::After)
+            ["running_max" | "accumulate", how @ .., name] if is_kernel => {
+                let tile = named(name, 's', &self.tiles)?;
+                ensure!(tile.1 != Stage::After, "{name} is known after the loop only");
+                match definition[0] {
+                    "running_max" if how.is_empty() => (self.running_max(tile.0)?, Stage::Loop),
+                    _ => (self.accumulated(how, tile)?, Stage::After),
+                }
             }
             _ => {
                 let (known, letter) = if is_kernel { (&self.tiles, 's') } else { (&self.tensors, 't') };
@@ -223,13 +225,6 @@ impl Reader {
         stored.map_err(|problem| format!("what is stored is too long, or uneven: {problem}"))
     }
 
-    /// A tile that is known in the loop.
-    fn in_loop(&self, name: &str) -> Result<(usize, Stage)> {
-        let (tile, stage) = named(name, 's', &self.tiles)?;
-        ensure!(stage != Stage::After, "{name} is known after the loop only");
-        Ok((tile, stage))
-    }
-
     /// What a tile is in an iteration.
     fn iteration(&mut self, tile: usize, at: usize) -> Result<usize> {
         let dim = self.blocks.len();
@@ -237,8 +232,7 @@ impl Reader {
     }
 
     /// The largest over this and earlier iterations.
-    fn running_max(&mut self, name: &str) -> Result<usize> {
-        let (all, _) = self.in_loop(name)?;
+    fn running_max(&mut self, all: usize) -> Result<usize> {
         let mut maxima = vec![self.iteration(all, 0)?];
         for at in 1..self.iterations {
             let next = self.iteration(all, at)?;
@@ -250,15 +244,13 @@ impl Reader {
     }
 
     /// A sum or maximum over iterations. A rescaled sum is multiplied by `e^(degree (before - now))` as a running maximum changes.
-    fn accumulated(&mut self, how: &str, of: &[&str], tile: &str) -> Result<usize> {
-        let ((all, stage), dim) = (self.in_loop(tile)?, self.blocks.len());
-        match (how, of) {
-            ("sum", []) if stage == Stage::Fixed => {
-                self.apply("scale", &[&self.iterations.to_string()], &[all])
-            }
-            ("sum", []) => self.program.reduce(Scalar::Add, dim, &[all]),
-            ("max", []) => self.program.reduce(Scalar::Max, dim, &[all]),
-            ("rescaled", [max, degree]) => {
+    fn accumulated(&mut self, how: &[&str], (all, stage): (usize, Stage)) -> Result<usize> {
+        let dim = self.blocks.len();
+        match how {
+            ["sum"] if stage == Stage::Fixed => self.apply("scale", &[&self.iterations.to_string()], &[all]),
+            ["sum"] => self.program.reduce(Scalar::Add, dim, &[all]),
+            ["max"] => self.program.reduce(Scalar::Max, dim, &[all]),
+            ["rescaled", max, degree] => {
                 let (maxima, _) = named(max, 's', &self.tiles)?;
                 ensure!(self.running.contains(&maxima), "{max} may not stand in a block like this");
                 // A tensor of its own, even if all iterations are alike.
@@ -274,7 +266,7 @@ impl Reader {
                 }
                 Ok(sum)
             }
-            _ => Err(format!("accumulate {how} may not stand in a block like this")),
+            _ => Err(format!("accumulate {} may not stand in a block like this", how.join(" "))),
         }
     }
 
@@ -295,8 +287,7 @@ impl Reader {
             ensure!((args.len(), params.len()) == (*count, steps.matches('$').count()), "{}", unknown());
             return self.apply_all(&steps.replace('$', &params.concat()), args.to_vec());
         }
-        let (program, prefix) =
-            (&mut self.program, if self.blocks.is_empty() { 0 } else { self.blocks.len() + 1 });
+        let (prefix, program) = (self.prefix(), &mut self.program);
         let is_outer = matches!(name, "causal" | "reshape" | "broadcast" | "below");
         ensure!(prefix == 0 || !is_outer, "{name} may not stand in a block");
         let one = || if let [x] = args { Ok(*x) } else { Err(unknown()) };
