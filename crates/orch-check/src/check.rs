@@ -20,7 +20,7 @@ const MAX_ROUNDS: usize = 4;
 /// The most inputs that are drawn, where the program is not defined for all.
 const MAX_TRIALS: u64 = 16;
 /// The most elementary operations of one round.
-const MAX_WORK: f64 = 5e8;
+const MAX_WORK: f64 = 3e8;
 /// The most elements that both programs hold: 24 bytes each.
 const MAX_ELEMENTS: f64 = 3e7;
 /// Up to that many operations all elements are computed; above, the first ones along what is treated alike.
