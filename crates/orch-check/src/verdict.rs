@@ -75,7 +75,7 @@ impl fmt::Display for Verdict {
         writeln!(f, "programs that differ are called equal with a chance of at most 2^{log2_bound:.0}")?;
         rounds.iter().try_for_each(|(p, q)| writeln!(f, "round: p = {p}, q = {q}"))?;
         let cut_to =
-            |(from, to)| writeln!(f, "an index of {from} that is treated alike: {to} elements stand for all");
+            |(from, to)| writeln!(f, "an index of {from} that is alike: {to} elements stand for all");
         cut.iter().copied().try_for_each(cut_to)?;
         write!(f, "values that exponents of an output element are made of: {exponents}")?;
         premise.iter().try_for_each(|premise| write!(f, "\npremise: {premise}"))
