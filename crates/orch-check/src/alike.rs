@@ -36,8 +36,8 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// A walk through both programs, whose outputs are to be the same, element by element: pairs of tensors.
-    pub fn new(programs: [&Program; 2], outputs: impl Iterator<Item = [usize; 2]>) -> Walk {
+    /// A walk through both programs, whose outputs are to be the same, element by element.
+    pub fn new(programs: [&Program; 2], outputs: &[Vec<usize>; 2]) -> Walk {
         let mut walk = Walk::default();
         for program in programs {
             let mut tensors: Vec<Vec<Index>> = Vec::new();
@@ -47,7 +47,7 @@ impl Walk {
             }
             walk.tensors.push(tensors);
         }
-        for [own, other] in outputs {
+        for (&own, &other) in outputs[0].iter().zip(&outputs[1]) {
             for dim in 0..walk.tensors[0][own].len() {
                 walk.join(walk.tensors[0][own][dim], walk.tensors[1][other][dim]);
             }

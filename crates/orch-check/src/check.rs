@@ -2,7 +2,7 @@
 
 use crate::alike::Walk;
 use crate::degree::{Bounds, NUMBER, bounds, common};
-use crate::eval::{Domain, Stop, Strided, cost, each_index, evaluate};
+use crate::eval::{Stop, cost, evaluate};
 use crate::exponents::{Condition, MASKED_SUM, WAYS, atoms, conditions, facts, hashed, holds};
 use crate::field::Key;
 use crate::program::{Program, Result, ensure, lens, steps};
@@ -49,8 +49,9 @@ pub fn check(program: &Program, candidate: &Program, seed: u128, time: Duration)
 /// Both programs; of what stands twice, the first is the program's and the second the candidate's.
 struct Pair<'a> {
     programs: [&'a Program; 2],
-    /// Names and tensors of outputs.
-    outputs: Vec<(&'a str, [usize; 2])>,
+    /// Names of outputs, and their tensors.
+    names: Vec<&'a str>,
+    outputs: [Vec<usize>; 2],
     walk: Walk,
     /// Of each tensor up to which extents it is computed.
     boxes: [Vec<Vec<usize>>; 2],
@@ -77,20 +78,21 @@ impl<'a> Pair<'a> {
     fn new(programs: [&'a Program; 2], deadline: Instant) -> Result<Pair<'a>> {
         let [inputs, others] = programs.map(|program| program.inputs().collect::<BTreeSet<_>>());
         ensure!(inputs == others, "the programs have other inputs, by name, kind or shape");
-        let mut outputs = Vec::new();
-        for (name, id) in &programs[0].outputs {
-            let shape = programs[0].shape(*id);
-            let mut others = programs[1].outputs.iter();
-            let other = others.find(|(other, id)| other == name && programs[1].shape(*id) == shape);
-            let other =
-                other.ok_or_else(|| format!("the candidate has no output {name} of the program's shape"))?;
-            outputs.push((name.as_str(), [*id, other.1]));
+        let (mut names, mut outputs) = (Vec::new(), [Vec::new(), Vec::new()]);
+        for (name, own) in &programs[0].outputs {
+            let is_same = |tensor: usize| programs[1].shape(tensor) == programs[0].shape(*own);
+            let other = programs[1].outputs.iter().find(|(other, tensor)| other == name && is_same(*tensor));
+            let (_, other) =
+                other.ok_or(format!("the candidate has no output {name} of the program's shape"))?;
+            names.push(name.as_str());
+            outputs[0].push(*own);
+            outputs[1].push(*other);
         }
-        ensure!(programs[1].outputs.len() == outputs.len(), "the candidate has further outputs");
+        ensure!(programs[1].outputs.len() == names.len(), "the candidate has further outputs");
         let facts = [facts(programs[0])?, facts(programs[1])?];
         let mut conditions = programs.map(conditions);
         conditions[1].retain(|condition| !holds(programs[1], &facts[1], *condition));
-        let walk = Walk::new(programs, outputs.iter().map(|(_, ids)| *ids));
+        let walk = Walk::new(programs, &outputs);
         let costs = |boxes: &[Vec<Vec<usize>>; 2]| -> [f64; 2] {
             let [own, other] = [0, 1].map(|at| cost(programs[at], &boxes[at]));
             [own[0] + other[0], own[1] + other[1]]
@@ -103,7 +105,7 @@ impl<'a> Pair<'a> {
         }
         ensure!(held <= MAX_ELEMENTS, "a test holds {held:.1e} elements; at most {MAX_ELEMENTS:.1e} are");
         ensure!(work <= MAX_WORK, "a test takes {work:.1e} operations; at most {MAX_WORK:.1e} are made");
-        Ok(Pair { programs, outputs, walk, boxes, cut, conditions, facts, deadline })
+        Ok(Pair { programs, names, outputs, walk, boxes, cut, conditions, facts, deadline })
     }
 
     fn decide(&self, key: Key) -> Result<Verdict> {
@@ -127,8 +129,7 @@ impl<'a> Pair<'a> {
         let (output, element) = differ.ok_or(problem)?;
         // Functions without algebraic form were hashes, so that only floating-point numbers refute.
         self.floats_differ(key, false).map(Verdict::Refuted).ok_or_else(|| {
-            let (name, ids) = self.outputs[output];
-            let element = self.index(element, ids[0]);
+            let (name, element) = (self.names[output], self.index(element, output));
             format!(
                 "output {name} differs at element {element:?} where roots, maxima and the like are functions of any kind; \
                  floating-point numbers agree"
@@ -171,12 +172,13 @@ impl<'a> Pair<'a> {
         let answer = |at: usize| -> Result<Answer, Stop> {
             let mut domain = round.clone();
             domain.is_atom.clone_from(&is_atom[at]);
-            let tensors = evaluate(&mut domain, self.programs[at], &self.boxes[at])?;
-            let mut values = |tensor: usize| self.values(&mut domain, &tensors, at, tensor);
-            let outputs = self.outputs.iter().map(|(_, ids)| values(ids[at])).collect();
+            let tensors = self.conditions[at].iter().map(|(_, tensor)| *tensor);
+            let wanted: Vec<usize> = self.outputs[at].iter().copied().chain(tensors).collect();
+            let mut outputs = evaluate(&mut domain, self.programs[at], &self.boxes[at], &wanted)?;
+            let values = outputs.split_off(self.names.len());
             let mut conditions = Vec::new();
-            for &(kind, tensor) in &self.conditions[at] {
-                for x in values(tensor).into_iter().filter(|x| x.weight != 0) {
+            for (&(kind, tensor), values) in self.conditions[at].iter().zip(values) {
+                for x in values.iter().filter(|x| x.weight != 0) {
                     // A divisor or its negative, whichever is smaller.
                     let number = if kind == Condition::Divisor { x.p.min(round.p.sub(0, x.p)) } else { x.p };
                     conditions.push((kind, tensor, number));
@@ -245,8 +247,9 @@ impl<'a> Pair<'a> {
             let degree = 1.0 + numbers + exponentials * denominator;
             count * (degree * RESIDUE + height / 61.0 * f64::powi(2.0, -50))
         };
-        let difference = |ids: [usize; 2]| bounds[0].0[ids[0]].difference(bounds[1].0[ids[1]]);
-        let differences = self.outputs.iter().map(|(_, ids)| chance(1.0, difference(*ids)));
+        let pairs = self.outputs[0].iter().zip(&self.outputs[1]);
+        let differences =
+            pairs.map(|(&own, &other)| chance(1.0, bounds[0].0[own].difference(bounds[1].0[other])));
         // Arguments of hashes for one element of an output, and divisors, of which two may agree.
         let [mut argument, mut condition] = [NUMBER; 2];
         let (mut arguments, mut conditions) = (0.0, [0.0; 2]);
@@ -279,27 +282,21 @@ impl<'a> Pair<'a> {
     fn floats_differ(&self, key: Key, all: bool) -> Option<Witness> {
         for sample in 0..SAMPLES {
             let mut domain = Floats { key: key.derived(sample << 32 | 1 << 31), run: sample as u32 % 8 };
-            let tensors = [0, 1].map(|at| evaluate(&mut domain, self.programs[at], &self.boxes[at]));
-            let [Ok(own), Ok(other)] = tensors else { break };
-            for &(name, ids) in &self.outputs {
-                let expected = self.values(&mut domain, &own, 0, ids[0]);
-                let given = self.values(&mut domain, &other, 1, ids[1]);
-                let finite = expected.iter().filter(|x| x.is_finite());
+            let mut values =
+                |at: usize| evaluate(&mut domain, self.programs[at], &self.boxes[at], &self.outputs[at]);
+            let (own, other) = (values(0).ok()?, values(1).ok()?);
+            for (output, (own, other)) in own.iter().zip(&other).enumerate() {
+                let finite = own.iter().filter(|x| x.is_finite());
                 let scale = finite.fold(0.0, |scale: f64, x| scale.max(x.abs()));
                 let differs = |(a, b): (&f64, &f64)| {
                     (a - b).is_finite() && (a - b).abs() > 1e-6 * scale
                         || all && a.is_finite() && !b.is_finite()
                 };
-                if let Some(at) = expected.iter().zip(&given).position(differs) {
-                    let (output, element) = (name.to_owned(), self.index(at, ids[0]));
-                    let shape = self.boxes[0][ids[0]].clone();
-                    return Some(Witness {
-                        output,
-                        element,
-                        shape,
-                        expected: expected[at],
-                        given: given[at],
-                    });
+                if let Some(at) = own.iter().zip(other).position(differs) {
+                    let (element, shape) =
+                        (self.index(at, output), self.boxes[0][self.outputs[0][output]].clone());
+                    let (output, expected, given) = (self.names[output].to_owned(), own[at], other[at]);
+                    return Some(Witness { output, element, shape, expected, given });
                 }
             }
             if Instant::now() > self.deadline {
@@ -311,22 +308,8 @@ impl<'a> Pair<'a> {
 
     /// The index of an element of a program's output.
     fn index(&self, element: usize, output: usize) -> Vec<usize> {
-        let lens = &self.boxes[0][output];
+        let lens = &self.boxes[0][self.outputs[0][output]];
         steps(lens).iter().zip(lens).map(|(&step, &len)| element / step.max(1) % len).collect()
-    }
-
-    /// Elements of a tensor that are computed and present, in order.
-    fn values<D: Domain>(
-        &self,
-        domain: &mut D,
-        of: &[Strided<D::Value>],
-        at: usize,
-        id: usize,
-    ) -> Vec<D::Value> {
-        let mut values = Vec::new();
-        let mut add = |_, index: &[usize]| values.push(of[id].get(domain, index));
-        each_index(&self.boxes[at][id], self.programs[at].shape(id), &mut add);
-        values
     }
 }
 

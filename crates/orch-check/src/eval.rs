@@ -40,7 +40,7 @@ pub trait Domain {
 
 /// A tensor: elements, where the first one is, and the distance between neighbours along each dimension.
 #[derive(Clone)]
-pub struct Strided<V> {
+struct Strided<V> {
     elements: Elements<V>,
     first: usize,
     steps: Vec<usize>,
@@ -59,7 +59,7 @@ const LARGE: usize = 1 << 18;
 impl<V: Copy> Strided<V> {
     /// An element.
     #[inline(always)]
-    pub fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
+    fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
         self.at(domain, self.place(index))
     }
 
@@ -99,7 +99,7 @@ impl<V: Copy> Strided<V> {
 }
 
 /// Calls `visit` with the place and the index of every element, in order.
-pub fn each_index(lens: &[usize], shape: &[Extent], mut visit: impl FnMut(usize, &[usize])) {
+fn each_index(lens: &[usize], shape: &[Extent], mut visit: impl FnMut(usize, &[usize])) {
     let mut index = vec![0; lens.len()];
     for at in 0..lens.iter().product() {
         if is_present(shape, &index) {
@@ -114,7 +114,7 @@ pub fn each_index(lens: &[usize], shape: &[Extent], mut visit: impl FnMut(usize,
     }
 }
 
-/// The values of all tensors, of each up to extents that are given for it.
+/// The elements, in order, of tensors that are wanted, of each up to extents that are given for it.
 ///
 /// # Errors
 /// Why there are none.
@@ -122,7 +122,8 @@ pub fn evaluate<D: Domain>(
     domain: &mut D,
     program: &Program,
     boxes: &[Vec<usize>],
-) -> Result<Vec<Strided<D::Value>>, Stop> {
+    wanted: &[usize],
+) -> Result<Vec<Vec<D::Value>>, Stop> {
     let mut tensors: Vec<Strided<D::Value>> = Vec::new();
     let [zero, one] = [0, 1].map(|number| domain.constant(Number::Ratio(number, 1)));
     for (at, node) in program.nodes.iter().enumerate() {
@@ -218,7 +219,13 @@ pub fn evaluate<D: Domain>(
         tensors.push(tensor?);
     }
     domain.check()?;
-    Ok(tensors)
+    let mut values = |tensor: &usize| {
+        let mut values = Vec::new();
+        let mut add = |_, index: &[usize]| values.push(tensors[*tensor].get(domain, index));
+        each_index(&boxes[*tensor], program.shape(*tensor), &mut add);
+        values
+    };
+    Ok(wanted.iter().map(&mut values).collect())
 }
 
 /// True if elements that move keep equal distances, so that nothing has to be copied.
