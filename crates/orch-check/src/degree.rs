@@ -1,152 +1,138 @@
 //! Bounds for the polynomials that programs are made of: every value is a ratio of two polynomials in numbers (inputs and
-//! symbols) and exponentials of atoms.
+//! symbols) and exponentials of atoms, and, as an exponent, a rational combination of atoms.
 
-use crate::program::{Op, Program, Ratio, Scalar};
+use crate::exponents::keeps_atoms;
+use crate::program::{Number, Op, Program, Scalar};
 
-/// Of a polynomial with integer coefficients.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Polynomial {
-    /// The degree in numbers.
-    pub numbers: f64,
-    /// The degree in exponentials.
-    pub exponentials: f64,
-    /// The logarithm to base 2 of the sum of the absolute values of coefficients.
-    pub height: f64,
-}
+/// Of a polynomial with integer coefficients: the degree in numbers; that in exponentials, of which fractions count too; the logarithm to
+/// base 2 of the sum of the absolute values of coefficients.
+pub type Polynomial = [f64; 3];
 
-/// A ratio of polynomials.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Fraction {
+/// A value.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Bounds {
     /// Above.
-    pub numerator: Polynomial,
+    numerator: Polynomial,
     /// Below.
-    pub denominator: Polynomial,
+    denominator: Polynomial,
     /// The degree of the weight of what is masked.
     pub weight: f64,
+    /// As an exponent: the sum of the absolute values of coefficients, and a common denominator of them.
+    exponent: (f64, u128),
 }
+
+/// An input, or a symbol.
+pub const NUMBER: Bounds =
+    Bounds { numerator: [1.0, 0.0, 0.0], denominator: [0.0; 3], weight: 0.0, exponent: (1.0, 1) };
 
 /// Applies a function to each part of two polynomials.
 fn zip(a: Polynomial, b: Polynomial, f: impl Fn(f64, f64) -> f64) -> Polynomial {
-    Polynomial {
-        numbers: f(a.numbers, b.numbers),
-        exponentials: f(a.exponentials, b.exponentials),
-        height: f(a.height, b.height),
-    }
+    std::array::from_fn(|at| f(a[at], b[at]))
 }
 
-impl Polynomial {
-    const fn of(numbers: f64, height: f64) -> Polynomial {
-        Polynomial { numbers, exponentials: 0.0, height }
-    }
-
-    /// The product.
-    pub fn times(self, other: Polynomial) -> Polynomial {
-        zip(self, other, |a, b| a + b)
-    }
-
-    /// What bounds both.
-    pub fn max(self, other: Polynomial) -> Polynomial {
-        zip(self, other, f64::max)
-    }
-
-    fn power(self, count: f64) -> Polynomial {
-        zip(self, self, |a, _| a * count)
-    }
-
-    /// Both degrees together.
-    pub fn degree(self) -> f64 {
-        self.numbers + self.exponentials
-    }
+/// Bounds both.
+fn max(a: Polynomial, b: Polynomial) -> Polynomial {
+    zip(a, b, f64::max)
 }
 
-impl Fraction {
-    const NUMBER: Fraction =
-        Fraction { numerator: Polynomial::of(1.0, 0.0), denominator: Polynomial::of(0.0, 0.0), weight: 0.0 };
+fn times(a: Polynomial, b: Polynomial) -> Polynomial {
+    zip(a, b, |a, b| a + b)
+}
 
-    fn constant(ratio: Ratio) -> Fraction {
-        let height = |x: u64| Polynomial::of(0.0, (x.max(1) as f64).log2());
-        Fraction {
-            numerator: height(ratio.num.unsigned_abs()),
-            denominator: height(ratio.den.unsigned_abs()),
-            weight: 0.0,
-        }
-    }
-
-    fn times(self, other: Fraction) -> Fraction {
-        let denominator = self.denominator.times(other.denominator);
-        Fraction {
-            numerator: self.numerator.times(other.numerator),
-            denominator,
+impl Bounds {
+    fn times(self, other: Bounds) -> Bounds {
+        Bounds {
+            numerator: times(self.numerator, other.numerator),
+            denominator: times(self.denominator, other.denominator),
             weight: self.weight + other.weight,
+            exponent: (self.exponent.0 * other.exponent.0, self.exponent.1.saturating_mul(other.exponent.1)),
         }
     }
 
-    fn plus(self, other: Fraction) -> Fraction {
-        let bare = |fraction: Fraction| Fraction { weight: 0.0, ..fraction };
-        Fraction { numerator: bare(self).difference(bare(other)), ..self.times(other) }
+    fn plus(self, other: Bounds) -> Bounds {
+        let exponent = (self.exponent.0 + other.exponent.0, common(self.exponent.1, other.exponent.1));
+        Bounds { numerator: self.crossed(other), exponent, ..self.times(other) }
     }
 
     /// The sum of so many like it, each with a denominator of its own.
-    fn sum(self, count: f64) -> Fraction {
-        let mut numerator = self.numerator.times(self.denominator.power(count - 1.0));
-        numerator.height += count.log2();
-        Fraction { numerator, denominator: self.denominator.power(count), weight: self.weight * count }
+    fn sum(self, count: f64) -> Bounds {
+        let power = |count: f64| self.denominator.map(|degree| degree * count);
+        let numerator = times(times(self.numerator, power(count - 1.0)), [0.0, 0.0, count.log2()]);
+        Bounds { numerator, denominator: power(count), weight: self.weight * count, ..self }
     }
 
     /// What bounds both.
-    pub fn max(self, other: Fraction) -> Fraction {
-        Fraction {
-            numerator: self.numerator.max(other.numerator),
-            denominator: self.denominator.max(other.denominator),
+    pub fn max(self, other: Bounds) -> Bounds {
+        Bounds {
+            numerator: max(self.numerator, other.numerator),
+            denominator: max(self.denominator, other.denominator),
             weight: self.weight.max(other.weight),
+            exponent: (self.exponent.0.max(other.exponent.0), common(self.exponent.1, other.exponent.1)),
         }
     }
 
-    /// The difference, as the numerator over a common denominator; with the weights.
-    pub fn difference(self, other: Fraction) -> Polynomial {
-        let mut all = self.numerator.times(other.denominator).max(other.numerator.times(self.denominator));
-        all.numbers += self.weight + other.weight;
-        all.height += 1.0;
-        all
+    /// The sum or difference, as the numerator over a common denominator.
+    fn crossed(self, other: Bounds) -> Polynomial {
+        let (a, b) = (times(self.numerator, other.denominator), times(other.numerator, self.denominator));
+        times(max(a, b), [0.0, 0.0, 1.0])
+    }
+
+    /// The difference, with weights.
+    pub fn difference(self, other: Bounds) -> Polynomial {
+        times(self.crossed(other), [self.weight + other.weight, 0.0, 0.0])
     }
 }
 
-/// Bounds for all tensors of a program; `exponentials` has the degrees of those by tensor.
-pub fn fractions(program: &Program, exponentials: &[f64]) -> Vec<Fraction> {
-    let mut all: Vec<Fraction> = Vec::new();
+/// The least common multiple, or the largest number.
+pub fn common(a: u128, b: u128) -> u128 {
+    let (mut divisor, mut rest) = (a, b);
+    while rest != 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (a / divisor).saturating_mul(b)
+}
+
+/// Bounds for all tensors of a program, and a common denominator of all exponents, for one of the ways to see them.
+pub fn bounds(program: &Program, way: usize) -> (Vec<Bounds>, u128) {
+    let (mut all, mut denominator): (Vec<Bounds>, u128) = (Vec::new(), 1);
     for (at, node) in program.nodes.iter().enumerate() {
-        let args: Vec<Fraction> = node.args.iter().map(|&arg| all[arg]).collect();
-        let extent = |dim: usize| program.nodes[node.args[0]].shape[dim].len as f64;
-        all.push(match &node.op {
-            Op::Input { .. } => Fraction::NUMBER,
-            Op::Compare { .. } => Fraction::default(),
-            Op::Each(scalar) => applied(scalar, &args, exponentials[at]),
-            Op::Reduce(Scalar::Sum, dim) => args[0].sum(extent(*dim)),
-            Op::Reduce(_, _) => args[0].max(Fraction::NUMBER),
-            Op::Matmul => args[0].times(args[1]).sum(extent(node.shape.len() - 1)),
-            _ => args.iter().fold(args[0], |all, &arg| all.max(arg)),
-        });
+        let args: Vec<Bounds> = node.args.iter().map(|&arg| all[arg]).collect();
+        let bounds = match (&node.op, &args[..]) {
+            (Op::Constant(Number::Ratio(num, den)), _) => {
+                let [num, den] = [*num, *den].map(|x| x.unsigned_abs());
+                let [numerator, denominator] = [num, den].map(|x| [0.0, 0.0, (x.max(1) as f64).log2()]);
+                Bounds {
+                    numerator,
+                    denominator,
+                    weight: 0.0,
+                    exponent: (num as f64 / den as f64, den.into()),
+                }
+            }
+            (Op::Each(Scalar::Sqrt | Scalar::Erf), _) | (_, []) => NUMBER,
+            (Op::Each(Scalar::Add), &[a, b]) => a.plus(b),
+            (Op::Each(Scalar::Mul | Scalar::Scale { .. }), &[a, b]) => a.times(b),
+            (Op::Each(Scalar::Reciprocal), &[x]) => {
+                Bounds { numerator: x.denominator, denominator: x.numerator, ..x }
+            }
+            (Op::Each(Scalar::Mask), &[x, mask]) => {
+                Bounds { weight: x.weight + mask.numerator[0] + mask.numerator[1], ..x }
+            }
+            (Op::Each(Scalar::Exp), &[x]) => {
+                denominator = common(denominator, x.exponent.1);
+                let [numerator, denominator] = [x.weight, 0.0].map(|numbers| [numbers, x.exponent.0, 0.0]);
+                Bounds { numerator, denominator, ..NUMBER }
+            }
+            (Op::Reduce(Scalar::Add, dim), _) => {
+                let product = args[1..].iter().fold(args[0], |product, &other| product.times(other));
+                product.sum(program.shape(node.args[0])[*dim].len as f64)
+            }
+            // A symbol, or an element of an operand.
+            (Op::Each(Scalar::Max) | Op::Reduce(..), _) => args.iter().fold(NUMBER, |all, &arg| all.max(arg)),
+            _ => args[1..].iter().fold(args[0], |all, &arg| all.max(arg)),
+        };
+        // What is no combination of other atoms is one.
+        let exponent = if keeps_atoms(program, at, way) { bounds.exponent } else { (1.0, 1) };
+        all.push(Bounds { exponent, ..bounds });
     }
-    all
-}
-
-fn applied(scalar: &Scalar, args: &[Fraction], exponential: f64) -> Fraction {
-    match (scalar, args) {
-        (Scalar::Constant(ratio), _) => Fraction::constant(*ratio),
-        (Scalar::Sum, &[a, b]) => a.plus(b),
-        (Scalar::Offset(ratio), &[x]) => x.plus(Fraction::constant(*ratio)),
-        (Scalar::Scale(ratio), &[x]) => x.times(Fraction::constant(*ratio)),
-        (Scalar::Mul, &[a, b]) => a.times(b),
-        (Scalar::Square, &[x]) => x.times(x),
-        (Scalar::GeluFactor, &[x]) => x.times(Fraction::NUMBER),
-        (Scalar::Reciprocal, &[x]) => Fraction { numerator: x.denominator, denominator: x.numerator, ..x },
-        (Scalar::Mask, &[x, mask]) => Fraction { weight: x.weight + mask.numerator.degree(), ..x },
-        (Scalar::Exp, &[x]) => {
-            let power = |numbers: f64| Polynomial { numbers, exponentials: exponential, height: 0.0 };
-            Fraction { numerator: power(x.weight), denominator: power(0.0), weight: 0.0 }
-        }
-        (Scalar::Sqrt | Scalar::Erf, _) => Fraction::NUMBER,
-        (Scalar::Largest | Scalar::Relu, _) => args.iter().fold(Fraction::NUMBER, |all, &arg| all.max(arg)),
-        (_, args) => args.first().copied().unwrap_or_default(),
-    }
+    (all, denominator)
 }

@@ -1,6 +1,6 @@
 //! The meaning of a program over any kind of values, element by element.
 
-use crate::program::{Extent, Node, Op, Program, Ratio, Scalar, is_present, lens};
+use crate::program::{Extent, Number, Op, Part, Program, Result, Scalar, is_present, lens, steps};
 use std::sync::Arc;
 
 /// Why there is no value.
@@ -12,27 +12,35 @@ pub enum Stop {
     Unsupported(String),
 }
 
+impl From<String> for Stop {
+    fn from(reason: String) -> Stop {
+        Stop::Unsupported(reason)
+    }
+}
+
 /// A kind of values.
 pub trait Domain {
     /// An element.
     type Value: Copy;
-    /// What follows is of this tensor. Says why what came before has no value, if it has none.
-    fn enter(&mut self, _tensor: usize) -> Result<(), Stop> {
+    /// Says why what came before has no value, if it has none; called often.
+    fn check(&mut self) -> Result<(), Stop> {
         Ok(())
     }
-    /// An element of an input: its tensor, whether it is a mask, position.
-    fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> Self::Value;
+    /// An element of an input: its number, whether it is a mask, position.
+    fn input(&mut self, number: u64, is_mask: bool, at: usize) -> Self::Value;
+    /// A constant.
+    fn constant(&mut self, number: Number) -> Self::Value;
     /// A function of numbers.
-    fn apply(&mut self, scalar: &Scalar, args: &[Self::Value]) -> Self::Value;
-    /// An element of the tensor at hand, of which this is the number.
-    fn element(&mut self, value: Self::Value) -> Self::Value {
+    fn apply(&mut self, scalar: Scalar, args: &[Self::Value]) -> Self::Value;
+    /// An element of a tensor, of which this is the number.
+    fn element(&mut self, _tensor: usize, value: Self::Value) -> Self::Value {
         value
     }
 }
 
 /// A tensor: elements, where the first one is, and the distance between neighbours along each dimension.
 #[derive(Clone)]
-pub struct Strided<V> {
+struct Strided<V> {
     elements: Elements<V>,
     first: usize,
     steps: Vec<usize>,
@@ -41,14 +49,17 @@ pub struct Strided<V> {
 #[derive(Clone)]
 enum Elements<V> {
     Known(Arc<Vec<V>>),
-    /// Of an input: made when they are read.
-    Input(usize, bool),
+    /// Of a large input, made when they are read: the tensor, the input's number, whether it is a mask.
+    Input(usize, u64, bool),
 }
+
+/// Inputs of more elements are large.
+const LARGE: usize = 1 << 18;
 
 impl<V: Copy> Strided<V> {
     /// An element.
     #[inline(always)]
-    pub fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
+    fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
         self.at(domain, self.place(index))
     }
 
@@ -58,268 +69,187 @@ impl<V: Copy> Strided<V> {
 
     #[inline(always)]
     fn at<D: Domain<Value = V>>(&self, domain: &mut D, place: usize) -> V {
-        match &self.elements {
-            Elements::Known(elements) => elements[place],
-            Elements::Input(tensor, is_mask) => domain.input(*tensor, *is_mask, place),
+        match self.elements {
+            Elements::Known(ref elements) => elements[place],
+            Elements::Input(tensor, number, is_mask) => {
+                let value = domain.input(number, is_mask, place);
+                domain.element(tensor, value)
+            }
         }
     }
 
-    /// Puts the elements along a dimension that are present into a list.
+    /// The elements along a dimension that are present, from an index on whose coordinate there is zero.
     fn line<D: Domain<Value = V>>(
         &self,
         domain: &mut D,
         shape: &[Extent],
-        (index, dim): (&mut [usize], usize),
-        into: &mut Vec<V>,
-    ) {
-        into.clear();
-        index[dim] = 0;
-        if shape[dim].ragged.is_none() {
-            let len = if is_present(shape, index) { shape[dim].len } else { 0 };
-            let (place, step) = (self.place(index), self.steps[dim]);
-            into.extend((0..len).map(|at| self.at(domain, place + at * step)));
-            return;
-        }
+        start: &[usize],
+        dim: usize,
+    ) -> Vec<V> {
+        let (place, mut index) = (self.place(start), start.to_vec());
+        let mut line = Vec::with_capacity(shape[dim].len);
         for at in 0..shape[dim].len {
             index[dim] = at;
-            if is_present(shape, index) {
-                into.push(self.get(domain, index));
+            if shape[dim].ragged.is_none() || is_present(shape, &index) {
+                line.push(self.at(domain, place + at * self.steps[dim]));
             }
         }
+        line
     }
 }
 
-/// Distances between neighbours of a tensor in row-major order; none where an extent of 1 is repeated.
-fn steps(lens: &[usize]) -> Vec<usize> {
-    let mut step = 1;
-    let mut steps: Vec<usize> =
-        lens.iter().rev().map(|&len| (if len == 1 { 0 } else { step }, step *= len).0).collect();
-    steps.reverse();
-    steps
-}
-
-/// Calls `visit` with every index, in order.
-pub fn each_index(lens: &[usize], mut visit: impl FnMut(&[usize])) {
+/// Calls `visit` with the place and the index of every element, in order.
+fn each_index(lens: &[usize], shape: &[Extent], mut visit: impl FnMut(usize, &[usize])) {
     let mut index = vec![0; lens.len()];
-    for _ in 0..lens.iter().product() {
-        visit(&index);
+    for at in 0..lens.iter().product() {
+        if is_present(shape, &index) {
+            visit(at, &index);
+        }
         for dim in (0..lens.len()).rev() {
-            index[dim] += 1;
-            if index[dim] < lens[dim] {
+            index[dim] = (index[dim] + 1) % lens[dim];
+            if index[dim] > 0 {
                 break;
             }
-            index[dim] = 0;
         }
     }
 }
 
-/// A tensor of what a function gives for each index.
-fn built<V: Copy>(shape: &[Extent], absent: V, mut f: impl FnMut(&[usize]) -> V) -> Strided<V> {
-    let lens = lens(shape);
-    let mut elements = Vec::with_capacity(lens.iter().product());
-    each_index(&lens, |index| elements.push(if is_present(shape, index) { f(index) } else { absent }));
-    Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(&lens) }
-}
-
-/// The values of all tensors that are wanted.
+/// The elements, in order, of tensors that are wanted, of each up to extents that are given for it.
 ///
 /// # Errors
 /// Why there are none.
 pub fn evaluate<D: Domain>(
     domain: &mut D,
     program: &Program,
-    wanted: &[bool],
-) -> Result<Vec<Option<Strided<D::Value>>>, Stop> {
-    let mut tensors: Vec<Option<Strided<D::Value>>> = Vec::new();
+    boxes: &[Vec<usize>],
+    wanted: &[usize],
+) -> Result<Vec<Vec<D::Value>>, Stop> {
+    let mut tensors: Vec<Strided<D::Value>> = Vec::new();
+    let [zero, one] = [0, 1].map(|number| domain.constant(Number::Ratio(number, 1)));
     for (at, node) in program.nodes.iter().enumerate() {
-        let args: Option<Vec<&Strided<D::Value>>> =
-            node.args.iter().map(|&arg| tensors[arg].as_ref()).collect();
-        let shapes: Vec<&[Extent]> =
-            node.args.iter().map(|&arg| program.nodes[arg].shape.as_slice()).collect();
-        let value = match args.filter(|_| wanted[at]) {
-            Some(args) => {
-                domain.enter(at)?;
-                Some(value(domain, (at, node), &args, &shapes)?)
-            }
-            None => None,
+        let args: Vec<&Strided<D::Value>> = node.args.iter().map(|&arg| &tensors[arg]).collect();
+        // The tensor of what a function gives for each index.
+        let built = |domain: &mut D, f: &mut dyn FnMut(&mut D, &[usize]) -> D::Value| {
+            let (mut elements, mut state) = (vec![zero; boxes[at].iter().product()], Ok(()));
+            each_index(&boxes[at], &node.shape, |place, index| {
+                if place.is_multiple_of(256) && state.is_ok() {
+                    state = domain.check();
+                }
+                if state.is_ok() {
+                    elements[place] = f(domain, index);
+                }
+            });
+            let elements = Elements::Known(Arc::new(elements));
+            state.map(|()| Strided { elements, first: 0, steps: steps(&boxes[at]) })
         };
-        tensors.push(value);
-    }
-    domain.enter(program.nodes.len() - 1)?;
-    Ok(tensors)
-}
-
-fn value<D: Domain>(
-    domain: &mut D,
-    (at, node): (usize, &Node),
-    args: &[&Strided<D::Value>],
-    shapes: &[&[Extent]],
-) -> Result<Strided<D::Value>, Stop> {
-    let shape = &node.shape;
-    let [zero, one] = [0, 1].map(|num| domain.apply(&Scalar::Constant(Ratio { num, den: 1 }), &[]));
-    let own = lens(shape);
-    // Elements of operands at other places: `place` gives the index there, and the operand.
-    let moved = |domain: &mut D, place: &dyn Fn(&[usize], &mut Vec<usize>) -> usize| {
-        let mut from = Vec::new();
-        built(shape, zero, |index| {
-            from.clear();
-            from.extend_from_slice(index);
-            let arg = place(index, &mut from);
-            args[arg].get(domain, &from)
-        })
-    };
-    // The first operand with other steps.
-    let viewed = |skipped: usize, mut steps: Vec<usize>| {
-        steps.iter_mut().zip(shape).filter(|(_, extent)| extent.len == 1).for_each(|(step, _)| *step = 0);
-        Strided { elements: args[0].elements.clone(), first: args[0].first + skipped, steps }
-    };
-    Ok(match &node.op {
-        // Made when they are read.
-        Op::Input { is_mask, .. } => {
-            Strided { elements: Elements::Input(at, *is_mask), first: 0, steps: steps(&own) }
-        }
-        Op::Compare { dim, with, offset, .. } => built(shape, zero, |index| {
-            let limit = offset + with.map_or(0, |with| index[with] as i128);
-            if index[*dim] as i128 <= limit { one } else { zero }
-        }),
-        Op::Each(scalar) => {
-            let mut items = Vec::new();
-            built(shape, zero, |index| {
+        let mut items = Vec::new();
+        let tensor = match &node.op {
+            Op::Input { name, is_mask } => {
+                let number = program.inputs().filter(|(other, ..)| *other < name.as_str()).count() as u64;
+                let elements = Elements::Input(at, number, *is_mask);
+                let input = Strided { elements, first: 0, steps: steps(&lens(&node.shape)) };
+                match boxes[at].iter().product() {
+                    0..LARGE => built(domain, &mut |domain, index| input.get(domain, index)),
+                    _ => Ok(input),
+                }
+            }
+            Op::Constant(number) => {
+                let value = domain.constant(*number);
+                built(domain, &mut |_, _| value)
+            }
+            Op::Compare { dim, with, offset } => built(domain, &mut |_, index| {
+                let limit = offset + with.map_or(0, |with| index[with] as i128);
+                if index[*dim] as i128 <= limit { one } else { zero }
+            }),
+            Op::Each(scalar) => built(domain, &mut |domain, index| {
                 items.clear();
                 items.extend(args.iter().map(|arg| arg.get(domain, index)));
-                let value = domain.apply(scalar, &items);
-                domain.element(value)
-            })
-        }
-        Op::Reduce(scalar, dim) => {
-            let (mut items, mut from) = (Vec::new(), Vec::new());
-            built(shape, zero, |index| {
-                from.clear();
-                from.extend_from_slice(index);
-                args[0].line(domain, shapes[0], (&mut from, *dim), &mut items);
-                let value = domain.apply(scalar, &items);
-                domain.element(value)
-            })
-        }
-        Op::Matmul => matmul(domain, at, (shape, zero), args, shapes)?,
-        Op::Transpose(order) => viewed(0, order.iter().map(|&dim| args[0].steps[dim]).collect()),
-        Op::Broadcast(_) => viewed(0, args[0].steps.clone()),
-        Op::Slice { dim, start, .. } => viewed(start * args[0].steps[*dim], args[0].steps.clone()),
-        Op::Split { tiling, along, iterations } => {
-            let size = |dim: usize, axis: usize| shapes[0][dim].len.div_ceil(tiling.blocks[axis]);
-            let cut = tiling.dims.iter().enumerate();
-            let mut steps: Vec<usize> =
-                cut.map(|(axis, dim)| dim.map_or(0, |dim| size(dim, axis) * args[0].steps[dim])).collect();
-            steps.push(along.map_or(0, |dim| {
-                let axis = tiling.dims.iter().position(|cut| *cut == Some(dim));
-                axis.map_or(shapes[0][dim].len, |axis| size(dim, axis)).div_ceil(*iterations)
-                    * args[0].steps[dim]
-            }));
-            steps.extend(&args[0].steps);
-            viewed(0, steps)
-        }
-        Op::Reshape(_) if args[0].steps == steps(&lens(shapes[0])) => viewed(0, steps(&lens(shape))),
-        Op::Reshape(_) => moved(domain, &|index, from| {
-            let at = index.iter().zip(shape).fold(0, |at, (index, extent)| at * extent.len + index);
-            *from = index_of(at, &lens(shapes[0]));
-            0
-        }),
-        Op::Repeat { dim, times } => moved(domain, &|_, from| {
-            from[*dim] /= times;
-            0
-        }),
-        Op::Concat(dim) => moved(domain, &|_, from| {
-            let mut arg = 0;
-            while from[*dim] >= shapes[arg][*dim].len {
-                from[*dim] -= shapes[arg][*dim].len;
-                arg += 1;
+                let value = domain.apply(*scalar, &items);
+                domain.element(at, value)
+            }),
+            Op::Reduce(scalar, dim) => {
+                // Of each operand the line that was read last, and where it starts.
+                let mut lines = vec![(Vec::new(), Vec::new()); args.len()];
+                built(domain, &mut |domain, index| {
+                    for ((arg, &id), (start, line)) in args.iter().zip(&node.args).zip(&mut lines) {
+                        let shape = program.shape(id);
+                        let own = index.iter().zip(shape).map(|(&at, extent)| at.min(extent.len - 1));
+                        if start.is_empty() || !own.clone().eq(start.iter().copied()) {
+                            *start = own.collect();
+                            *line = arg.line(domain, shape, start, *dim);
+                        }
+                    }
+                    items.clone_from(&lines[0].1);
+                    if let [(_, a), (_, b)] = &lines[..] {
+                        let product = |(&a, &b)| domain.apply(Scalar::Mul, &[a, b]);
+                        items.clear();
+                        items.extend(a.iter().zip(b).map(product));
+                    }
+                    let value = domain.apply(*scalar, &items);
+                    domain.element(at, value)
+                })
             }
-            arg
-        }),
-        Op::Merge(tiling) => moved(domain, &|index, from| {
-            let prefix = tiling.blocks.len() + 1;
-            from.splice(..0, vec![0; prefix]);
-            for (axis, dim) in tiling.dims.iter().enumerate() {
-                if let Some(dim) = *dim {
-                    let size = shapes[0][prefix + dim].len;
-                    (from[axis], from[prefix + dim]) = (index[dim] / size, index[dim] % size);
+            Op::Concat(dim) => built(domain, &mut |domain, index| {
+                let (mut from, mut arg) = (index.to_vec(), 0);
+                while from[*dim] >= program.shape(node.args[arg])[*dim].len {
+                    from[*dim] -= program.shape(node.args[arg])[*dim].len;
+                    arg += 1;
                 }
+                args[arg].get(domain, &from)
+            }),
+            Op::Move(parts) if is_view(parts, &boxes[at]) => {
+                let add = |parts: &[Part], what: fn(&Part) -> usize| -> usize {
+                    parts.iter().map(|part| what(part) * args[0].steps[part.dim]).sum()
+                };
+                let first = args[0].first + add(&parts.concat(), |part| part.start);
+                let step = |(parts, len): (&Vec<Part>, &usize)| {
+                    if *len == 1 { 0 } else { add(parts, |part| part.factor) }
+                };
+                let steps = parts.iter().zip(&boxes[at]).map(step).collect();
+                Ok(Strided { elements: args[0].elements.clone(), first, steps })
             }
-            0
-        }),
-    })
-}
-
-/// The index of an element in row-major order.
-pub fn index_of(mut at: usize, lens: &[usize]) -> Vec<usize> {
-    let mut index: Vec<usize> = lens.iter().rev().map(|&len| (at % len, at /= len).0).collect();
-    index.reverse();
-    index
-}
-
-fn matmul<D: Domain>(
-    domain: &mut D,
-    at: usize,
-    (shape, zero): (&[Extent], D::Value),
-    args: &[&Strided<D::Value>],
-    shapes: &[&[Extent]],
-) -> Result<Strided<D::Value>, Stop> {
-    let batch = shape.len() - 2;
-    let stored = lens(shape);
-    let (m, n, k) = (stored[batch], stored[batch + 1], shapes[0][batch + 1].len);
-    let mut elements = vec![zero; stored.iter().product()];
-    let (mut column, mut products) = (Vec::new(), Vec::new());
-    for (number, first) in (0..elements.len()).step_by(m * n).enumerate() {
-        domain.enter(at)?;
-        let mut index = [index_of(number, &stored[..batch]), vec![0; 2]].concat();
-        let mut rows = vec![Vec::with_capacity(k); m];
-        for (i, row) in rows.iter_mut().enumerate() {
-            index[batch] = i;
-            args[0].line(domain, shapes[0], (&mut index, batch + 1), row);
-        }
-        for j in 0..n {
-            index[batch + 1] = j;
-            args[1].line(domain, shapes[1], (&mut index, batch), &mut column);
-            for (i, row) in rows.iter().enumerate() {
-                products.clear();
-                products.extend(row.iter().zip(&column).map(|(&a, &b)| domain.apply(&Scalar::Mul, &[a, b])));
-                let sum = domain.apply(&Scalar::Sum, &products);
-                elements[first + i * n + j] = domain.element(sum);
-            }
-        }
-    }
-    Ok(Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(&stored) })
-}
-
-/// A bound for what an evaluation takes: elementary operations, and elements that are held at once.
-pub fn cost(program: &Program) -> (f64, f64) {
-    let (mut work, mut held) = (0.0, 0.0);
-    let shape = |node: &Node| -> f64 { node.shape.iter().map(|extent| extent.len as f64).product() };
-    for node in &program.nodes {
-        let own = shape(node);
-        let largest = node.args.iter().map(|&arg| shape(&program.nodes[arg])).fold(own, f64::max);
-        work += 100.0
-            + match &node.op {
-                Op::Matmul => {
-                    let k = program.nodes[node.args[0]].shape.last().map_or(1.0, |extent| extent.len as f64);
-                    own * k * 5.0 + shape(&program.nodes[node.args[1]]) * 30.0
+            Op::Move(parts) => built(domain, &mut |domain, index| {
+                let mut from = vec![0; args[0].steps.len()];
+                for (parts, at) in parts.iter().zip(index) {
+                    parts.iter().for_each(|part| from[part.dim] += part.at(*at));
                 }
-                Op::Each(Scalar::Exp | Scalar::Reciprocal) => 350.0 * largest,
-                Op::Each(Scalar::Largest | Scalar::Relu | Scalar::Sqrt | Scalar::Erf)
-                | Op::Reduce(Scalar::Largest, _) => 200.0 * largest,
-                op if op.is_view() => 0.0,
-                Op::Input { .. } => 0.0,
-                _ => 30.0 * largest,
-            };
-        held += if node.op.is_view() || matches!(node.op, Op::Input { .. }) { 0.0 } else { own };
-        // Lines of operands are collected.
-        let line = node.args.first().map_or(&[][..], |&arg| &program.nodes[arg].shape);
-        held += match &node.op {
-            Op::Reduce(_, dim) => line[*dim].len as f64,
-            Op::Matmul => line[line.len() - 2..].iter().fold(2.0, |count, extent| count * extent.len as f64),
-            _ => 0.0,
+                args[0].get(domain, &from)
+            }),
         };
+        tensors.push(tensor?);
     }
-    held += program.outputs.iter().map(|(_, id)| shape(&program.nodes[*id])).sum::<f64>();
-    (work, held)
+    domain.check()?;
+    let mut values = |tensor: &usize| {
+        let mut values = Vec::new();
+        let mut add = |_, index: &[usize]| values.push(tensors[*tensor].get(domain, index));
+        each_index(&boxes[*tensor], program.shape(*tensor), &mut add);
+        values
+    };
+    Ok(wanted.iter().map(&mut values).collect())
+}
+
+/// True if elements that move keep equal distances, so that nothing has to be copied.
+fn is_view(parts: &[Vec<Part>], lens: &[usize]) -> bool {
+    let mut all = parts.iter().zip(lens);
+    all.all(|(parts, &len)| parts.iter().all(|part| part.divisor == 1 && part.modulus >= len))
+}
+
+/// What an evaluation takes: elementary operations, and elements that are held.
+pub fn cost(program: &Program, boxes: &[Vec<usize>]) -> [f64; 2] {
+    let (mut work, mut held) = (0.0, 0.0);
+    for (node, lens) in program.nodes.iter().zip(boxes) {
+        let count = lens.iter().map(|&len| len as f64).product::<f64>();
+        // Elements along the dimension that is reduced.
+        let depth = if let Op::Reduce(_, dim) = node.op { boxes[node.args[0]][dim] as f64 } else { 1.0 };
+        let is_held = match &node.op {
+            Op::Input { .. } => count < LARGE as f64,
+            Op::Move(parts) => !is_view(parts, lens),
+            _ => true,
+        };
+        if is_held {
+            work += count * depth;
+            held += count + 3.0 * depth;
+        }
+    }
+    [work, held]
 }

@@ -114,34 +114,25 @@ impl Key {
 
 /// Both primes of a round: `p = 2 q + 1` with `q` between 2^61 and 2^62, chosen by a key among all such pairs alike.
 pub fn primes(key: Key) -> (u64, u64) {
-    let mut trial = 0;
-    loop {
-        let q = (key.pair(trial, 0).0 >> 3) | 1 << 61 | 1;
-        if is_prime(q) && is_prime(2 * q + 1) {
-            return (2 * q + 1, q);
-        }
-        trial += 1;
-    }
+    let odd = (0..).map(|trial| (key.pair(trial, 0).0 >> 3) | 1 << 61 | 1);
+    let pair = odd.map(|q| (2 * q + 1, q)).find(|&(p, q)| is_prime(q) && is_prime(p));
+    pair.expect("there are such primes")
 }
 
 /// Miller and Rabin's test with the bases that decide it below 2^64.
 fn is_prime(n: u64) -> bool {
     const BASES: [u64; 12] = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37];
-    if let Some(divisor) = BASES.iter().find(|&&base| n.is_multiple_of(base)) {
-        return n == *divisor;
-    }
-    let field = Field::new(n);
+    let (field, twos) = (Field::new(n | 1), n.wrapping_sub(1).trailing_zeros());
     let minus_one = field.sub(0, field.one);
-    let twos = (n - 1).trailing_zeros();
-    n > 1
-        && BASES.iter().all(|&base| {
-            let mut power = field.pow(field.of(base as i64), (n - 1) >> twos);
-            (0..twos).any(|step| {
-                let passes = power == minus_one || step == 0 && power == field.one;
-                power = field.mul(power, power);
-                passes
-            })
-        })
+    let is_witness = |&base: &u64| {
+        let power = field.pow(field.of(base as i64), (n - 1) >> twos);
+        let powers = std::iter::successors(Some(power), |&power| Some(field.mul(power, power)));
+        power != field.one && powers.take(twos as usize).all(|power| power != minus_one)
+    };
+    match BASES.iter().find(|&&base| n.is_multiple_of(base)) {
+        Some(divisor) => n == *divisor,
+        None => n > 1 && !BASES.iter().any(is_witness),
+    }
 }
 
 #[cfg(test)]

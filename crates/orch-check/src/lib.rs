@@ -14,19 +14,19 @@
 //! ratio of polynomials with integer coefficients in inputs, symbols and exponentials of atoms. If an equation holds
 //! for all values of symbols it holds for the real ones. The converse fails: see what cannot be shown.
 //!
-//! **Lemma 1 (cuts, [`alike`]).** If both programs treat an index alike (element `i` of every tensor along it is one function,
-//! the same for every `i`, of the elements `i` of the inputs), equality at any two or more elements is equality at all. The walk
+//! **Lemma 1 (indices, [`alike`]).** If both programs treat an index alike (element `i` of every tensor along it is one function,
+//! the same for every `i`, of the elements `i` of the inputs), equality at one element is equality at all. The walk
 //! refuses an index that is summed, moved, cut by a loop, stored elsewhere than it was loaded from, that meets anything but
 //! itself in an operation of several operands (concatenations and rescaled sums among them), that is twice in a tensor, or
-//! that is at different places of the two programs' outputs. Extents of the test are two or more and differ pairwise, and
-//! where it is cheap the programs are also compared uncut.
+//! that is at different places of the two programs' outputs. Along what is not refused the first two elements are computed, of the
+//! programs as they are; small programs are computed whole.
 //!
 //! **Masks.** A masked value is a number with a weight, a product of masks, which multiplies its exponential; added to anything it stays
 //! masked. Masks are any numbers, but the product of a weight with itself is that weight. The largest of masked values is a symbol of
 //! the set of numbers with weights, without a weight: *that holds where the masks leave one of them*, a premise that the proof names
 //! ([`Proof::premise`]). Elsewhere floating-point numbers of both programs are compared, with masks that are equal in runs.
 //!
-//! **Lemma 2 (definedness, `check_defined`).** Each factor of a divisor of the candidate is positive by its sign, for all
+//! **Lemma 2 (definedness, `round`).** Each factor of a divisor of the candidate is positive by its sign, for all
 //! inputs ([`exponents`]), or has in every round the value of a divisor, or of a factor of one, of the program; likewise for
 //! radicands (not negative). A divisor that is a sum of products of masks and exponentials, with positive
 //! factors, is zero where all terms are masked. With all exponentials at one it has the value of such a divisor of the
@@ -38,7 +38,7 @@
 //! made of. `e^t` is `w^t` for an element `w` of order `q` modulo `p = 2q + 1`; `w` is that of the number 1. Whether sums, constant
 //! factors, or nothing is taken apart is tried in turn; what is equal in one way is equal.
 //!
-//! **Lemma 4 (one round, `bound`).** Let an output element differ. The numerator `F` of the difference, a nonzero polynomial of degree
+//! **Lemma 4 (one round, `log2_bound`).** Let an output element differ. The numerator `F` of the difference, a nonzero polynomial of degree
 //! `D` in numbers, `E` in exponentials and with coefficients of height `H` ([`degree`]), is zero at the random point with
 //! chance at most `D / p + E / q + h² (d / p) + vanish(H) + ..` (Schwartz and Zippel, first for exponentials, then
 //! for numbers), `h` hashed arguments of degree `d`, of which two different ones may agree. Numbers below a prime are
@@ -46,10 +46,10 @@
 //! divisors among the primes, of which there are 2^50 pairs. What is counted (`h`) is what one element of an output depends on: that
 //! element is one index along what is alike.
 //!
-//! **The bound (`bound`).** Rounds have primes, keys and inputs of their own. With `r` rounds programs that differ are proved
+//! **The bound (`log2_bound`).** Rounds have primes, keys and inputs of their own. With `r` rounds programs that differ are proved
 //! with a chance of at most `3 ((e / u)^r + c (c' d / (p u))^r)`: `e` of lemma 4, in three ways; then the chance that one of the candidate's `c`
 //! conditions has the value of another one of the program's `c'` in each round. Inputs are drawn again where a divisor
-//! of the program is zero; `u` is a bound for the chance that none is. Rounds are added until it is 2^-80; what needs more than
+//! of the program is zero; `u` is a bound for the chance that none is. As many rounds are made as 2^-80 takes; what needs more than
 //! four is not proved.
 //!
 //! **Premises.** The seed is not known to who makes the candidate; pseudo-random numbers (Threefry-2x64 of 13 rounds) behave

@@ -1,43 +1,48 @@
 //! `orchestrion-check FILE [--seed N] [--json]`: whether the candidate of a proof computes its program.
 
+use clap::Parser;
 use orch_check::{MAX_TIME, Program, Verdict, check, parse, random_seed};
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The longest file, in bytes.
+/// What is read of a file, in bytes.
 const MAX_BYTES: u64 = 8 << 20;
-const USAGE: &str = "usage: orchestrion-check FILE [--seed N] [--json]";
+
+/// Decides whether the candidate of a proof computes its program.
+#[derive(Parser)]
+#[command(name = "orchestrion-check")]
+struct Options {
+    /// A certificate, or a text with the program and then the candidate.
+    file: PathBuf,
+    /// What primes, keys and inputs are drawn from; the operating system draws one where it is not given.
+    #[arg(long)]
+    seed: Option<u128>,
+    /// Prints the answer as JSON.
+    #[arg(long)]
+    json: bool,
+}
 
 fn main() -> ExitCode {
-    run().unwrap_or_else(|problem| {
-        eprintln!("error: {problem}");
+    let decided =
+        Options::try_parse().map_err(|error| error.render().to_string()).and_then(|options| run(&options));
+    decided.unwrap_or_else(|problem| {
+        eprintln!("{problem}");
         ExitCode::from(3)
     })
 }
 
-fn run() -> Result<ExitCode, String> {
-    let (mut file, mut seed, mut json) = (None, None, false);
-    let mut given = std::env::args().skip(1);
-    while let Some(argument) = given.next() {
-        match argument.as_str() {
-            "--json" => json = true,
-            "--seed" => {
-                let number = given.next().and_then(|number| number.parse().ok());
-                seed = Some(number.ok_or("--seed takes a number below 2^128")?);
-            }
-            _ if argument.starts_with('-') || file.is_some() => return Err(USAGE.into()),
-            _ => file = Some(argument),
-        }
-    }
-    let (file, seed) = (file.ok_or(USAGE)?, seed.unwrap_or_else(random_seed));
-    let failed = |error: std::io::Error| format!("{file}: {error}");
-    if std::fs::metadata(&file).map_err(failed)?.len() > MAX_BYTES {
-        return Err(format!("{file}: more than {MAX_BYTES} bytes"));
-    }
-    let text = std::fs::read_to_string(&file).map_err(failed)?;
-    let [program, candidate] = programs(&text).map_err(|problem| format!("{file}: {problem}"))?;
+fn run(options: &Options) -> Result<ExitCode, String> {
+    let seed = options.seed.unwrap_or_else(random_seed);
+    let mut text = String::new();
+    let read = File::open(&options.file).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
+    let both = read.map_err(|error| error.to_string()).and_then(|_| programs(&text));
+    let [program, candidate] =
+        both.map_err(|problem| format!("error: {}: {problem}", options.file.display()))?;
     let verdict = check(&program, &candidate, seed, MAX_TIME);
     let (name, code) = verdict.name();
-    if json {
+    if options.json {
         let details = match &verdict {
             Verdict::Proved(proof) => serde_json::json!(proof),
             Verdict::Refuted(witness) => serde_json::json!(witness),

@@ -2,23 +2,22 @@
 
 use crate::eval::Domain;
 use crate::field::Key;
-use crate::program::Scalar;
+use crate::program::{Number, Scalar};
+use libm::erf;
 
 /// Computes with floating-point numbers at random inputs: shows that programs differ, never that they agree.
-pub struct Floats<'a> {
+pub struct Floats {
     /// The key of inputs.
     pub key: Key,
-    /// At an input its number.
-    pub inputs: &'a [u64],
     /// The logarithm to base 2 of how many neighbours of a mask are one number.
     pub run: u32,
 }
 
-impl Domain for Floats<'_> {
+impl Domain for Floats {
     type Value = f64;
 
-    fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> f64 {
-        let bits = |at: usize| self.key.pair(at as u64, self.inputs[tensor]).0;
+    fn input(&mut self, number: u64, is_mask: bool, at: usize) -> f64 {
+        let bits = |at: usize| self.key.pair(at as u64, number).0;
         if is_mask {
             (bits(at >> self.run) >> 63) as f64
         } else {
@@ -26,38 +25,27 @@ impl Domain for Floats<'_> {
         }
     }
 
-    fn apply(&mut self, scalar: &Scalar, args: &[f64]) -> f64 {
-        match (scalar, args) {
-            (Scalar::Constant(ratio), _) => ratio.num as f64 / ratio.den as f64,
-            (Scalar::Sum, _) => args.iter().sum(),
-            (Scalar::Mul, &[a, b]) => a * b,
-            (Scalar::Largest, _) => args.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-            (Scalar::Mask, &[_, 0.0]) => f64::NEG_INFINITY,
-            (Scalar::Exp, &[x]) => x.exp(),
-            (Scalar::Square, &[x]) => x * x,
-            (Scalar::Sqrt, &[x]) => x.sqrt(),
-            (Scalar::Erf, &[x]) => erf(x),
-            (Scalar::Relu, &[x]) => x.max(0.0),
-            (Scalar::Reciprocal, &[x]) => 1.0 / x,
-            (Scalar::Guard, &[f64::NEG_INFINITY]) => 0.0,
-            (Scalar::GeluFactor, &[x]) => 2.0 * (2.0 / std::f64::consts::PI).sqrt() * x,
-            (Scalar::Scale(ratio), &[x]) => x * (ratio.num as f64 / ratio.den as f64),
-            (Scalar::Offset(ratio), &[x]) => x + ratio.num as f64 / ratio.den as f64,
-            (_, args) => args.first().copied().unwrap_or(0.0),
+    fn constant(&mut self, number: Number) -> f64 {
+        match number {
+            Number::Ratio(num, den) => num as f64 / den as f64,
+            Number::GeluFactor => 2.0 * (2.0 / std::f64::consts::PI).sqrt(),
         }
     }
-}
 
-/// The error function by its series of terms of one sign.
-fn erf(x: f64) -> f64 {
-    let x = x.clamp(-6.0, 6.0);
-    let (mut term, mut sum, mut n) = (x, 0.0, 0.0);
-    while f64::abs(term) > 1e-18 {
-        sum += term;
-        n += 1.0;
-        term *= 2.0 * x * x / (2.0 * n + 1.0);
+    fn apply(&mut self, scalar: Scalar, args: &[f64]) -> f64 {
+        match (scalar, args) {
+            (Scalar::Add, _) => args.iter().sum(),
+            (Scalar::Mul | Scalar::Scale { .. }, &[a, b]) => a * b,
+            (Scalar::Max, _) => args.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            (Scalar::Mask, &[_, 0.0]) => f64::NEG_INFINITY,
+            (Scalar::Exp, &[x]) => x.exp(),
+            (Scalar::Sqrt, &[x]) => x.sqrt(),
+            (Scalar::Erf, &[x]) => erf(x),
+            (Scalar::Reciprocal, &[x]) => 1.0 / x,
+            (Scalar::Guard, &[f64::NEG_INFINITY]) => 0.0,
+            _ => args[0],
+        }
     }
-    sum * (-x * x).exp() * std::f64::consts::FRAC_2_SQRT_PI
 }
 
 #[cfg(test)]

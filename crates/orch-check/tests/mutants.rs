@@ -2,11 +2,12 @@
 //! accepts one.
 //!
 //! `MUTANTS` sets how many, `MUTANTS_SEED` by which numbers. `MUTANTS_PER_CELL` asks for as many distinct ones of each kind of change and
-//! each kind of values instead, half of them with a second change.
+//! each kind of values instead, half of them with a second change. Mutants are distinct if their µGraphs are printed differently. All with
+//! one change are made, so that it is known how many there are.
 
 mod common;
 
-use common::mutate::{Pair, Random, is_wrong, mutated, pairs, seed, setting};
+use common::mutate::{Pair, Random, is_wrong, mutated, mutations, pairs, seed, setting};
 use common::{PLENTY, is_proved};
 use orch_check::{Verdict, check, parse};
 use orch_mugraph::{MuGraph, VerifyOptions, verify};
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, HashSet};
 /// How many wrong ones a run tries.
 const WANTED: u64 = 2000;
 
-/// Draws for each mutant that a cell wants, after which it counts as exhausted.
+/// Draws for each mutant with two changes that a cell wants, after which it counts as exhausted.
 const DRAWS: u64 = 400;
 
 /// A wrong candidate.
@@ -28,14 +29,12 @@ struct Mutant {
     is_second: bool,
 }
 
-/// A wrong mutant of a pair; `None` if what was drawn is not valid, or right.
-fn mutant(pair: &Pair, is_second: bool, random: &mut Random) -> Option<Mutant> {
-    let (mut text, class) = mutated(&pair.candidate, random)?;
-    if is_second {
-        orch_mugraph::parse(&text).ok()?;
-        let mut again = (0..100).filter_map(|_| mutated(&text, random));
-        text = again.find(|(text, _)| orch_mugraph::parse(text).is_ok())?.0;
-    }
+/// A text as a wrong mutant of a pair; `None` if it is not valid, or right.
+fn mutant(
+    pair: &Pair,
+    (text, class, is_second): (String, &'static str, bool),
+    random: &mut Random,
+) -> Option<Mutant> {
     let graph = orch_mugraph::parse(&text).ok()?;
     let shapes =
         |graph: &MuGraph| graph.outputs().iter().map(|(_, id)| graph.shape(*id).to_vec()).collect::<Vec<_>>();
@@ -43,9 +42,18 @@ fn mutant(pair: &Pair, is_second: bool, random: &mut Random) -> Option<Mutant> {
     is_mutant.then_some(Mutant { class, text, graph, is_second })
 }
 
+/// A text with a second change.
+fn again(text: &str, random: &mut Random) -> Option<String> {
+    orch_mugraph::parse(text).ok()?;
+    let mut again = (0..100).filter_map(|_| mutated(text, random));
+    Some(again.find(|(text, _)| orch_mugraph::parse(text).is_ok())?.0)
+}
+
 /// What both say of the mutants of a cell.
 #[derive(Default)]
 struct Cell {
+    /// With one change, as many as there are.
+    existing: usize,
     first: u64,
     second: u64,
     refuted: u64,
@@ -84,7 +92,10 @@ fn no_wrong_mutant_is_accepted() {
         while tried < wanted {
             let pair = &pairs[random.below(pairs.len())];
             let is_second = random.below(2) == 0;
-            let Some(mutant) = mutant(pair, is_second, &mut random) else { continue };
+            let Some((text, class)) = mutated(&pair.candidate, &mut random) else { continue };
+            let text = if is_second { again(&text, &mut random) } else { Some(text) };
+            let drawn = text.and_then(|text| mutant(pair, (text, class, is_second), &mut random));
+            let Some(mutant) = drawn else { continue };
             tried += 1;
             let cell = cells.entry((mutant.class, pair.values)).or_default();
             cell.judge(pair, &mutant, u128::from(seed) << 32 | u128::from(tried));
@@ -93,11 +104,13 @@ fn no_wrong_mutant_is_accepted() {
     for pair in pairs.iter().filter(|_| per_cell > 0) {
         fill(pair, per_cell, &mut cells, (seed, &mut tried), &mut random);
     }
-    println!(
-        "| change | values | one change | two | refuted | cannot say | not read |\n|---|---|---|---|---|---|---|"
-    );
-    for ((class, values), Cell { first, second, refuted, cannot_say, unread }) in &cells {
-        println!("| {class} | {values} | {first} | {second} | {refuted} | {cannot_say} | {unread} |");
+    println!("| change | values | one change | of | two | refuted | cannot say | not read |");
+    println!("|---|---|---|---|---|---|---|---|");
+    for ((class, values), Cell { existing, first, second, refuted, cannot_say, unread }) in &cells {
+        let existing = if per_cell > 0 { existing.to_string() } else { String::new() };
+        println!(
+            "| {class} | {values} | {first} | {existing} | {second} | {refuted} | {cannot_say} | {unread} |"
+        );
     }
     println!("{tried} mutants, none accepted by checker or prover");
     let unread: u64 = cells.values().map(|cell| cell.unread).sum();
@@ -128,17 +141,31 @@ fn fill<'a>(
     (seed, tried): (u64, &mut u64),
     random: &mut Random,
 ) {
-    let mut known = HashSet::new();
-    for is_second in [false, true] {
-        for _ in 0..per_cell * DRAWS {
-            let Some(mutant) = mutant(pair, is_second, random) else { continue };
-            let cell = cells.entry((mutant.class, pair.values)).or_default();
-            let wanted = if is_second { per_cell } else { per_cell / 2 };
-            if cell.first + cell.second >= wanted || !known.insert(mutant.text.clone()) {
-                continue;
-            }
+    let mut known: HashSet<String> = HashSet::new();
+    for (class, texts) in mutations(&pair.candidate) {
+        let cell = cells.entry((class, pair.values)).or_default();
+        let mut judge = |cell: &mut Cell, mutant: &Mutant| {
             *tried += 1;
-            cell.judge(pair, &mutant, u128::from(seed) << 32 | u128::from(*tried));
+            cell.judge(pair, mutant, u128::from(seed) << 32 | u128::from(*tried));
+        };
+        let mut first: Vec<Mutant> = Vec::new();
+        for text in &texts {
+            let mutant = mutant(pair, (text.clone(), class, false), random);
+            first.extend(mutant.filter(|mutant| known.insert(orch_mugraph::print(&mutant.graph))));
+        }
+        cell.existing = first.len();
+        while cell.first < per_cell / 2 && !first.is_empty() {
+            judge(cell, &first.swap_remove(random.below(first.len())));
+        }
+        for _ in 0..per_cell * DRAWS {
+            if cell.first + cell.second >= per_cell {
+                break;
+            }
+            let text = again(&texts[random.below(texts.len())], random);
+            let mutant = text.and_then(|text| mutant(pair, (text, class, true), random));
+            if let Some(mutant) = mutant.filter(|mutant| known.insert(orch_mugraph::print(&mutant.graph))) {
+                judge(cell, &mutant);
+            }
         }
     }
 }

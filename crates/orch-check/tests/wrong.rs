@@ -6,12 +6,18 @@ use common::{decide, is_proved, programs, text};
 use orch_check::Verdict;
 
 /// Name, program, candidate, whether floating-point numbers are to show the difference.
-const WRONG: [(&str, &str, &str, bool); 32] = [
+const WRONG: [(&str, &str, &str, bool); 33] = [
     (
         "the last of uneven parts is left out",
         "t0 = input \"x\" [5, 11]; t1 = input \"w\" [11, 5]; t2 = matmul t0, t1; output \"o\" t2",
         "t0 = input \"x\" [5, 11]; t1 = input \"w\" [11, 5]; t2 = slice(1, 0, 9) t0; t3 = slice(0, 0, 9) t1; t4 = block [2, 2] loop 4 {; s0 = load t2 [0, -] 1; s1 = load t3 [-, 1] 0; s2 = matmul s0, s1; s3 = accumulate sum s2; store s3 [0, 1]; }; output \"o\" t4",
         true,
+    ),
+    (
+        "the largest of no elements",
+        "t0 = input \"x\" [6, 8]; t1 = exp t0; t2 = sum(1) t1; output \"o\" t2",
+        "t0 = input \"x\" [6, 8]; t1 = block [3] loop 9 {; s0 = load t0 [0] 1; s1 = exp s0; s2 = largest(1) s1; s3 = accumulate sum s2; store s3 [0]; }; output \"o\" t1",
+        false,
     ),
     (
         "transposed product",

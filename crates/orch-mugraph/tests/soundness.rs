@@ -199,6 +199,21 @@ fn masks_and_maxima_are_not_guessed() {
     proved("in parts", &largest, &format!("{but_one} t4 = max t3, t2\n output \"o\" t4\n"));
 }
 
+/// Of eight elements nine iterations leave none to the last one, whose largest is minus infinity.
+#[test]
+fn the_largest_of_no_elements_is_no_number() {
+    let x = " t0 = input \"x\" [6, 8]\n";
+    let program = format!("{x} t1 = exp t0\n t2 = sum(1) t1\n output \"o\" t2\n");
+    let candidate = |loops: usize| {
+        format!(
+            "{x} t1 = block [3] loop {loops} {{\n s0 = load t0 [0] 1\n s1 = exp s0\n s2 = largest(1) s1\n \
+             s3 = accumulate sum s2\n store s3 [0]\n }}\n output \"o\" t1\n"
+        )
+    };
+    refused("a sum with the largest of none", &program, &candidate(9));
+    proved("a sum of single elements", &program, &candidate(8));
+}
+
 #[test]
 fn candidates_are_defined_where_programs_are() {
     let masked = " t0 = input \"x\" [64, 64]\n t1 = mask \"m\" [64, 64]\n";

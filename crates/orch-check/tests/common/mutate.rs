@@ -7,6 +7,7 @@ use orch_mugraph::array::Array;
 use orch_mugraph::eval::{Domain, EvalError, Site, outputs};
 use orch_mugraph::floats::Floats;
 use orch_mugraph::{MuGraph, Op, Precision, UnaryFn};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// A program and a right candidate.
@@ -97,74 +98,88 @@ const WORDS: [(&str, &[&str]); 5] = [
     ("maximum", &["running_max", "scale(1)"]),
 ];
 
-/// A text with something changed in one line, and the class of the change.
-pub fn mutated(text: &str, random: &mut Random) -> Option<(String, &'static str)> {
-    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    let at = 1 + random.below(lines.len() - 1);
-    let line = lines[at].clone();
-    if line.contains("input") || line.contains(" = mask \"") {
-        return None;
+/// All texts with something changed in one line, by the class of the change.
+pub fn mutations(text: &str) -> BTreeMap<&'static str, Vec<String>> {
+    let mut all: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    let lines: Vec<&str> = text.lines().collect();
+    for (at, line) in lines.iter().enumerate().skip(1) {
+        if line.contains("input") || line.contains(" = mask \"") {
+            continue;
+        }
+        for (class, new) in changes(line).into_iter().filter(|(_, new)| new != line) {
+            let changed = [&lines[..at], &[new.as_str()], &lines[at + 1..]].concat().join("\n");
+            all.entry(class).or_default().insert(changed);
+        }
     }
-    let kind = random.below(6);
-    let (new, class) = match kind {
-        0 => {
-            let (class, words) = WORDS[random.below(WORDS.len())];
-            let known = words
-                .iter()
-                .find(|word| line.contains(&format!(" {word} ")) || line.contains(&format!(" {word}(")))?;
-            (line.replacen(known, words[random.below(words.len())], 1), class)
-        }
-        1 => (with_number(&line, 's', random)?, "operand"),
-        2 => (with_number(&line, 't', random)?, "tensor"),
-        3 => {
-            // A number in parentheses, a degree, a loop or a grid.
-            let places: Vec<usize> =
-                line.char_indices().filter(|(_, c)| c.is_ascii_digit()).map(|(at, _)| at).collect();
-            let place = *places.get(random.below(places.len()))?;
-            let before = line[..place].chars().last();
-            if matches!(before, Some('s' | 't')) || before.is_some_and(|c| c.is_ascii_digit()) {
-                return None;
-            }
-            (format!("{}{}{}", &line[..place], random.below(5), &line[place + 1..]), "number")
-        }
-        4 => {
-            let (head, rest) = line.split_once('[')?;
-            let (inside, tail) = rest.split_once(']')?;
-            let mut items: Vec<&str> = inside.split(',').map(str::trim).collect();
-            let (a, b) = (random.below(items.len()), random.below(items.len()));
-            items.swap(a, b);
-            if random.below(3) == 0 {
-                items[a] = ["-", "0", "1", "2"][random.below(4)];
-            }
-            (format!("{head}[{}]{tail}", items.join(", ")), "map")
-        }
-        _ => {
-            let (head, along) = line.rsplit_once(' ').filter(|_| line.contains("load"))?;
-            let other = ["-", "0", "1", "2"][random.below(4)];
-            if along == other { return None } else { (format!("{head} {other}"), "loop") }
-        }
-    };
-    if new == line {
-        return None;
-    }
-    lines[at] = new;
-    Some((lines.join("\n"), class))
+    all.into_iter().map(|(class, texts)| (class, texts.into_iter().collect())).collect()
 }
 
-/// Another operand after the `=`.
-fn with_number(line: &str, letter: char, random: &mut Random) -> Option<String> {
-    let start = line.find(" = ")? + 3;
-    let places: Vec<usize> = line[start..]
-        .match_indices(letter)
-        .map(|(at, _)| start + at)
-        .filter(|&at| {
-            line[at + 1..].starts_with(|c: char| c.is_ascii_digit())
-                && !line[..at].ends_with(char::is_alphanumeric)
-        })
-        .collect();
-    let place = *places.get(random.below(places.len()))?;
-    let digits = line[place + 1..].chars().take_while(char::is_ascii_digit).count();
-    Some(format!("{}{letter}{}{}", &line[..place], random.below(14), &line[place + 1 + digits..]))
+/// A text with something changed. Half of the time its class is drawn first, so that classes of few changes are met.
+pub fn mutated(text: &str, random: &mut Random) -> Option<(String, &'static str)> {
+    let mut all = mutations(text);
+    if random.below(2) == 0 {
+        let class = *all.keys().nth(random.below(all.len()))?;
+        all.retain(|other, _| *other == class);
+    }
+    let count = all.values().map(Vec::len).sum();
+    let mut each =
+        all.into_iter().flat_map(|(class, texts)| texts.into_iter().map(move |text| (text, class)));
+    each.nth(random.below(count))
+}
+
+/// What a line may become, with the classes of the changes.
+fn changes(line: &str) -> Vec<(&'static str, String)> {
+    let mut all = Vec::new();
+    for (class, words) in WORDS {
+        let is_there =
+            |word: &&&str| line.contains(&format!(" {word} ")) || line.contains(&format!(" {word}("));
+        if let Some(known) = words.iter().find(is_there) {
+            all.extend(words.iter().map(|word| (class, line.replacen(known, word, 1))));
+        }
+    }
+    for (class, letter) in [("operand", 's'), ("tensor", 't')] {
+        for (start, end) in operands(line, letter) {
+            let other = |number: usize| format!("{}{letter}{number}{}", &line[..start], &line[end..]);
+            all.extend((0..OPERANDS).map(|number| (class, other(number))));
+        }
+    }
+    // A digit in parentheses, of a degree, a loop or a grid.
+    for (place, _) in line.char_indices().filter(|(_, c)| c.is_ascii_digit()) {
+        let before = line[..place].chars().last();
+        if !before.is_some_and(|c| matches!(c, 's' | 't') || c.is_ascii_digit()) {
+            let other = |digit: usize| format!("{}{digit}{}", &line[..place], &line[place + 1..]);
+            all.extend((0..10).map(|digit| ("number", other(digit))));
+        }
+    }
+    if let Some((head, (inside, tail))) =
+        line.split_once('[').and_then(|(head, rest)| Some((head, rest.split_once(']')?)))
+    {
+        let items: Vec<&str> = inside.split(',').map(str::trim).collect();
+        for (a, b) in (0..items.len()).flat_map(|a| (0..items.len()).map(move |b| (a, b))) {
+            let mut swapped = items.clone();
+            swapped.swap(a, b);
+            for other in [swapped[a], "-", "0", "1", "2"] {
+                swapped[a] = other;
+                all.push(("map", format!("{head}[{}]{tail}", swapped.join(", "))));
+            }
+        }
+    }
+    if let Some((head, _)) = line.rsplit_once(' ').filter(|_| line.contains("load")) {
+        all.extend(["-", "0", "1", "2"].map(|other| ("loop", format!("{head} {other}"))));
+    }
+    all
+}
+
+/// Numbers of operands that are tried.
+const OPERANDS: usize = 20;
+
+/// Where the operands after the `=` stand.
+fn operands(line: &str, letter: char) -> Vec<(usize, usize)> {
+    let first = line.find(" = ").map_or(line.len(), |at| at + 3);
+    let places = line[first..].match_indices(letter).map(|(at, _)| first + at);
+    let end = |at: usize| at + 1 + line[at + 1..].chars().take_while(char::is_ascii_digit).count();
+    let is_operand = |&at: &usize| end(at) > at + 1 && !line[..at].ends_with(char::is_alphanumeric);
+    places.filter(is_operand).map(|at| (at, end(at))).collect()
 }
 
 fn inputs(graph: &MuGraph, random: &mut Random, scale: f64) -> Vec<Array<f64>> {

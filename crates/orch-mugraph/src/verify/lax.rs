@@ -12,6 +12,7 @@ use super::table::Table;
 use crate::graph::{Accumulation, BlockGraph, InputKind, MuGraph, Node, TensorId, TileNode};
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use crate::rational::Rational;
+use crate::tiling::ranges;
 
 /// What is known of a value before anything is computed, and what of it is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,9 +128,16 @@ impl Typing {
         table: &mut Table<LaxFacts>,
         (first, block): (TensorId, &BlockGraph),
     ) -> Result<(), String> {
-        // Without remainders no tile is empty.
-        let is_full = crate::tiling::divides_evenly(block, graph.shapes())
-            && block.loaded().all(|tensor| crate::op::elems(graph.shape(tensor)) > 0);
+        // Of all parts those of the last block in the last iteration are the smallest.
+        let last: Vec<usize> = block.grid.iter().map(|blocks| blocks - 1).collect();
+        let is_full = block.nodes.iter().all(|node| match node {
+            TileNode::Load { tensor, grid, along_loop } => {
+                let at = (&last[..], block.loop_range - 1);
+                let part = ranges(graph.shape(*tensor), block, (grid, *along_loop), at);
+                part.iter().all(|(_, len)| *len > 0)
+            }
+            _ => true,
+        });
         let mut tiles: Vec<LaxFacts> = Vec::with_capacity(block.nodes.len());
         for (position, node) in block.nodes.iter().enumerate() {
             let facts = match node {
@@ -154,7 +162,7 @@ impl Typing {
 
     /// The type of a result. `is_full`: no operand is ever without elements.
     fn typed(&self, op: &Op, args: &[LaxFacts], is_full: bool) -> Result<LaxFacts, String> {
-        let facts = self.fragment(op, args)?;
+        let facts = self.fragment(op, args, is_full)?;
         let sign = signed(op, args, facts.may_be_infinite, is_full);
         let is_positive = |at: usize| args[at].sign == Sign::Positive;
         let is_sum = |at: usize| args[at].sign >= Sign::NonNegative && args[at].is_support;
@@ -172,7 +180,7 @@ impl Typing {
     }
 
     /// What the fragment says of a result.
-    fn fragment(&self, op: &Op, args: &[LaxFacts]) -> Result<LaxFacts, String> {
+    fn fragment(&self, op: &Op, args: &[LaxFacts], is_full: bool) -> Result<LaxFacts, String> {
         let has_q = args.iter().all(|arg| arg.has_q);
         let finite = LaxFacts { has_q, ..LaxFacts::default() };
         let infinite = args.iter().any(|arg| arg.may_be_infinite);
@@ -196,8 +204,11 @@ impl Typing {
             Op::Unary(UnaryFn::Guard) => Ok(finite),
             Op::Scale(c) if *c <= Rational::ZERO => refuse_infinite(finite),
             Op::Scale(_) | Op::Offset(_) => Ok(either),
-            Op::Binary(BinaryFn::Max) | Op::Reduce { f: ReduceFn::Max, .. } => {
-                Ok(LaxFacts { is_mask: is_mask && !infinite, ..either })
+            Op::Binary(BinaryFn::Max) => Ok(LaxFacts { is_mask: is_mask && !infinite, ..either }),
+            // The largest of none is minus infinity.
+            Op::Reduce { f: ReduceFn::Max, .. } => {
+                let may_be_infinite = infinite || !is_full;
+                Ok(LaxFacts { is_mask: is_mask && !may_be_infinite, may_be_infinite, ..finite })
             }
             Op::Binary(BinaryFn::Add) => Ok(either),
             Op::Binary(BinaryFn::Sub) if args[1].may_be_infinite && is_refused => {
