@@ -4,9 +4,9 @@ use super::address::{RowAddresses, bind_offset, panel_address, row_addresses};
 use super::emitter::{AccumulatorScratch, ContractionEmitter, RegisterTile, prefix_mask};
 use super::epilogue::{emit_epilogue_loop, emit_stores, sums_base};
 use super::math_unit::CpuMathUnit;
-use super::operand::PanelsFrom;
+use super::operand::{PanelsFrom, RowsFrom};
 use super::window::TermLoops;
-use super::{amx, bf16_dot};
+use super::{amx, bf16_dot, line_tile};
 use crate::design::LONGEST_PRODUCT_CHAIN;
 use orch_compute::expr::BufferId;
 use orch_compute::expr::{ExprId, Exprs, Type, VarId};
@@ -78,8 +78,8 @@ fn emit_chains(
         return emit_chain(ctx, tile, vectors, sums, (start, end));
     }
     let k = ctx.steps();
-    let run = ctx.window_scratch.as_ref().map(|window| window.terms.run);
-    let chain = run
+    let chain = ctx
+        .run_terms()
         .and_then(terms_in_step)
         .unwrap_or_else(|| terms.div_ceil(terms.div_ceil(LONGEST_PRODUCT_CHAIN)).next_multiple_of(ctx.lanes));
     let exprs = &mut ctx.program.exprs;
@@ -153,6 +153,9 @@ fn emit_sum(
     if ctx.math_unit == CpuMathUnit::Bf16Dot {
         return bf16_dot::emit_sum(ctx, tile, vectors, accumulators, (start, end));
     }
+    if let RowsFrom::Lines(lines) = ctx.rows.clone() {
+        return line_tile::emit_sum(ctx, &lines, tile, vectors, accumulators, (start, end));
+    }
     let mut out = Vec::new();
     let rows = row_addresses(ctx, tile, &mut out);
     let (panel_buffer, panel_base, panel_stride) = panel_address(ctx, tile, &mut out);
@@ -162,31 +165,19 @@ fn emit_sum(
         out.push(emit_run(ctx, tile, vectors, accumulators, &at, (start, end)));
         return out;
     }
-    // A run of terms at equal distances after the other: those of the range that lie in it.
-    let whole_runs = is_whole_runs(&ctx.program.exprs, (start, end), ctx.steps(), run);
-    let count = outer.iter().map(|(extent, _)| extent).product();
-    let (var, number) = ctx.program.exprs.fresh_index("run", count);
+    let runs = Runs::of(ctx, (start, end), run, outer.iter().map(|(extent, _)| extent).product());
     let exprs = &mut ctx.program.exprs;
-    let terms = exprs.index(run as i64);
-    let first_run = exprs.floor_div(start, terms);
-    let raised = exprs.add_const(end, run as i64 - 1);
-    let past_run = exprs.floor_div(raised, terms);
-    let first_term = exprs.mul_const(number, run as i64);
-    let zero = exprs.index(0);
-    let (from, to) = (exprs.sub(start, first_term), exprs.sub(end, first_term));
-    let (from, to) = (exprs.max(from, zero), exprs.min(to, terms));
     let extents: Vec<usize> = outer.iter().map(|(extent, _)| *extent).collect();
-    let places = exprs.unflatten(number, &extents);
-    let mut distance = zero;
+    let places = exprs.unflatten(runs.number, &extents);
+    let mut distance = exprs.index(0);
     for (place, (_, stride)) in places.into_iter().zip(&outer) {
         let part = exprs.mul_const(place, *stride);
         distance = exprs.add2(distance, part);
     }
-    let panel_line = exprs.mul_const(first_term, panel_stride);
+    let panel_line = exprs.mul_const(runs.first_term, panel_stride);
     let panel_line = exprs.add2(panel_base, panel_line);
-    let (from, to) = if whole_runs { (zero, terms) } else { (simplify(exprs, from), simplify(exprs, to)) };
     let mut body = Vec::new();
-    let bases = if whole_runs && run <= UNROLLED_ITERATIONS {
+    let bases = if runs.are_whole && run <= UNROLLED_ITERATIONS {
         // With one address compilers see which elements several rows share, and hold those, for which there are no registers.
         let distance = bind_offset(ctx, "a_run", distance, &mut body);
         rows.bases.iter().map(|&base| ctx.program.exprs.add2(base, distance)).collect()
@@ -196,11 +187,57 @@ fn emit_sum(
     let panel_line = bind_offset(ctx, "b_run", panel_line, &mut body);
     let of_run = RowAddresses { buffer: rows.buffer, bases, terms: rows.terms.clone() };
     let at = TermsAt { panel: (panel_buffer, panel_line, panel_stride), rows: &of_run, stride, run };
-    body.push(emit_run(ctx, tile, vectors, accumulators, &at, (from, to)));
-    let (start, end) =
-        (simplify(&mut ctx.program.exprs, first_run), simplify(&mut ctx.program.exprs, past_run));
-    out.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body });
+    body.push(emit_run(ctx, tile, vectors, accumulators, &at, runs.of_run()));
+    out.extend(runs.walk(body));
     out
+}
+
+/// The runs of terms that have terms of a part of K.
+pub(super) struct Runs {
+    var: VarId,
+    /// The number of a run.
+    pub number: ExprId,
+    /// Its first term.
+    pub first_term: ExprId,
+    /// True if the part is all terms of all runs.
+    are_whole: bool,
+    /// The runs.
+    start: ExprId,
+    end: ExprId,
+    /// The terms of a run that are in the part, counted from its first one.
+    from: ExprId,
+    to: ExprId,
+}
+
+impl Runs {
+    /// Of a part of K that consists of so many runs.
+    pub fn of(ctx: &mut ContractionEmitter<'_>, (start, end): (ExprId, ExprId), run: usize, count: usize) -> Self {
+        let are_whole = is_whole_runs(&ctx.program.exprs, (start, end), ctx.steps(), run);
+        let (var, number) = ctx.program.exprs.fresh_index("run", count);
+        let exprs = &mut ctx.program.exprs;
+        let terms = exprs.index(run as i64);
+        let first_run = exprs.floor_div(start, terms);
+        let raised = exprs.add_const(end, run as i64 - 1);
+        let past_run = exprs.floor_div(raised, terms);
+        let first_term = exprs.mul_const(number, run as i64);
+        let zero = exprs.index(0);
+        let (from, to) = (exprs.sub(start, first_term), exprs.sub(end, first_term));
+        let (from, to) = (exprs.max(from, zero), exprs.min(to, terms));
+        let (from, to) = if are_whole { (zero, terms) } else { (simplify(exprs, from), simplify(exprs, to)) };
+        let (start, end) = (simplify(exprs, first_run), simplify(exprs, past_run));
+        Self { var, number, first_term, are_whole, start, end, from, to }
+    }
+
+    /// The terms of a run.
+    pub fn of_run(&self) -> (ExprId, ExprId) {
+        (self.from, self.to)
+    }
+
+    /// The loop over the runs.
+    pub fn walk(&self, body: Vec<Stmt>) -> Vec<Stmt> {
+        let Self { var, start, end, .. } = *self;
+        vec![Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }]
+    }
 }
 
 /// Where rows start in a run of K that begins so many elements after the rows do. Rows at a constant distance from the first one are
@@ -231,18 +268,19 @@ fn is_whole_runs(exprs: &Exprs, (start, end): (ExprId, ExprId), terms: usize, ru
 }
 
 /// Where a run of terms starts.
-struct TermsAt<'a> {
+pub(super) struct TermsAt<'a> {
     /// The panel, its first element, and elements between neighbours along K.
-    panel: (BufferId, ExprId, i64),
-    rows: &'a RowAddresses,
+    pub panel: (BufferId, ExprId, i64),
+    /// The rows.
+    pub rows: &'a RowAddresses,
     /// Elements between neighbours of a row.
-    stride: i64,
+    pub stride: i64,
     /// Terms, at most.
-    run: usize,
+    pub run: usize,
 }
 
 /// The loop over terms at equal distances.
-fn emit_run(
+pub(super) fn emit_run(
     ctx: &mut ContractionEmitter<'_>,
     tile: &RegisterTile,
     vectors: usize,

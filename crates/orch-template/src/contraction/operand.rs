@@ -2,6 +2,7 @@
 
 use super::form::ContractionForm;
 use super::linear::{block_extent, linear_in};
+use super::lines::Lines;
 use super::math_unit::{AMX_K, CpuMathUnit};
 use super::pack_cost::{RowOrder, row_order};
 use super::window::Window;
@@ -23,6 +24,8 @@ pub enum RowsFrom {
     },
     /// Scratch that the work item fills.
     Scratch(RowOrder),
+    /// An argument, line by line.
+    Lines(Lines),
     /// Scratch that holds each element once that several rows have.
     Window(Window),
 }
