@@ -45,6 +45,8 @@ pub struct Lines {
 pub struct LineSize {
     /// Rows of a line.
     pub rows: usize,
+    /// Bytes between neighbouring rows.
+    pub row_bytes: usize,
     /// Terms of a run.
     pub run: usize,
     /// Pairs of a row and a run.
@@ -92,7 +94,8 @@ impl Lines {
         let all = |exprs: &mut Exprs, guards: &[ExprId]| (!guards.is_empty()).then(|| exprs.all(guards.to_vec()));
         let (line_guard, row_guard) = (all(exprs, &of_lines), all(exprs, &of_rows));
         let pairs = rows * outer_rows.iter().chain(&outer_terms).map(|(_, extent)| extent).product::<usize>();
-        let size = LineSize { rows, run, pairs, pairs_inside: pairs };
+        let row_bytes = row_stride.unsigned_abs() as usize * block.arg(arg).dtype.size_bytes();
+        let size = LineSize { rows, row_bytes, run, pairs, pairs_inside: pairs };
         let mut lines = Self {
             read,
             arg,

@@ -37,6 +37,11 @@ impl Staging {
         self.row_bytes.is_some_and(|bytes| collide(bytes, rows, target))
     }
 
+    /// The same of rows that are read line by line.
+    pub(super) fn lines_collide(&self, rows: usize, target: &CpuTarget) -> bool {
+        self.lines.is_some_and(|lines| collide(lines.row_bytes, rows, target))
+    }
+
     /// Whether memory is what a product in register tiles of so many rows and columns waits for: few row tiles read large
     /// panels where they lie, each of which is a part of longer lines.
     pub(super) fn waits_for_panels(
