@@ -6,7 +6,9 @@ mod support;
 use orch_compute::layouts;
 use orch_compute::{BlockProgram, Layout, fuse};
 use orch_interp::{EvalOptions, evaluate};
-use orch_ir::{BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn, Window};
+use orch_ir::{
+    BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn, Window,
+};
 use orch_template::contraction::{
     ContractionForm, CpuContractionSchedule, CpuMathUnit, GemmShape, RowOrder, lower, staging,
 };
@@ -651,7 +653,11 @@ fn stems_are_filled_along_pixels() {
 /// one, two and several tiles, of two heights; taps that some line, row or tile has no pixels in; runs that chains and blocks of K cut.
 #[test]
 fn lines_of_images_are_read_where_they_lie() {
-    let window = |kernel: [usize; 2], strides: [usize; 2], dilations: [usize; 2], low: [usize; 2], high: [usize; 2]| {
+    let window = |kernel: [usize; 2],
+                  strides: [usize; 2],
+                  dilations: [usize; 2],
+                  low: [usize; 2],
+                  high: [usize; 2]| {
         let [kernel, strides, dilations, low, high] = [kernel, strides, dilations, low, high].map(Vec::from);
         Window { kernel, strides, dilations, low, high }
     };
@@ -694,7 +700,8 @@ fn lines_of_images_are_read_where_they_lie() {
         let mut stored = vec![0.0f32; values.len()];
         for (position, value) in values.into_iter().enumerate() {
             let (column, line) = (position % width, position / width % height);
-            let (channel, image) = (position / (width * height) % channels, position / (width * height * channels));
+            let (channel, image) =
+                (position / (width * height) % channels, position / (width * height * channels));
             let at = image * strides[0] + channel * strides[1] + line * strides[2] + column * strides[3];
             stored[at] = value as f32;
         }
@@ -710,12 +717,14 @@ fn lines_of_images_are_read_where_they_lie() {
                 let form = ContractionForm::of(&block).unwrap_or_else(|error| panic!("{what}: {error}"));
                 let staging = staging(&block, &form, CpuMathUnit::Fma);
                 let extents = GemmShape::of(&block, &form);
-                let all = CpuContractionSchedule::candidates(extents, staging, target.lanes(4), target, usize::MAX);
+                let all =
+                    CpuContractionSchedule::candidates(extents, staging, target.lanes(4), target, usize::MAX);
                 let of_lines: Vec<_> = all.iter().filter(|schedule| schedule.line_rows.is_some()).collect();
                 assert!(!of_lines.is_empty(), "{what}: {staging:?}");
                 for schedule in of_lines {
                     let what = format!("{what} {schedule:?}");
-                    let kernel = lower(&block, schedule, target).unwrap_or_else(|error| panic!("{what}: {error}"));
+                    let kernel =
+                        lower(&block, schedule, target).unwrap_or_else(|error| panic!("{what}: {error}"));
                     assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
                     let text = kernel.program.to_string();
                     assert!(!text.contains("window") && !text.contains("rows: "), "{what}: {text}");

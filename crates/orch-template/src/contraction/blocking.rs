@@ -65,10 +65,13 @@ impl TileShape {
 
     /// Row tiles of a block whose part of a window stays in the L2 beside panels, as it is packed or where it lies.
     fn strips_of_window(&self, window: WindowSize, target: &CpuTarget) -> usize {
-        let share = if self.lines.is_some() { CACHE_SHARE } else { WINDOW_SHARE };
+        // What is read where it lies may as well come from beyond the L2.
+        let (share, least_rows) =
+            if self.lines.is_some() { (CACHE_SHARE, MIN_BLOCKED_ROWS) } else { (WINDOW_SHARE, self.rows) };
         let most_elems = (target.l2_bytes as f64 * share) as usize / size_of::<f32>();
         let fits = |strips: &usize| window.elems_of(strips * self.rows) <= most_elems;
-        (1..=(window.lines * window.line_rows).div_ceil(self.rows)).take_while(fits).last().unwrap_or(1)
+        let most = (1..=(window.lines * window.line_rows).div_ceil(self.rows)).take_while(fits).last();
+        most.unwrap_or(1).max(least_rows.div_ceil(self.rows))
     }
 
     /// Terms that follow each other at an equal distance, if not all do.
@@ -162,7 +165,8 @@ impl CpuContractionSchedule {
     ) -> Vec<Self> {
         let all: &[(usize, usize)] = if target.vector_registers >= 32 { &TILES_32 } else { &TILES_16 };
         let most_vectors = extents.n.div_ceil(lanes).max(1);
-        let fitted = |&(rows, vectors): &(usize, usize)| (rows.min(extents.m.max(1)), vectors.min(most_vectors));
+        let fitted =
+            |&(rows, vectors): &(usize, usize)| (rows.min(extents.m.max(1)), vectors.min(most_vectors));
         let mut tiles: Vec<(usize, usize)> = all.iter().map(fitted).collect();
         // Panels that do not divide the columns would be copied.
         let is_in_place = |&(rows, vectors): &(usize, usize)| {
@@ -347,7 +351,8 @@ impl CpuContractionSchedule {
             (Some(_), ..) | (None, None, None) => return 0.0,
         };
         let blocks = self.grid(extents, lanes).row_blocks as f64;
-        let more = EVEN_FOR.iter().map(|&threads| (threads - 1) as f64 / blocks).sum::<f64>() / EVEN_FOR.len() as f64;
+        let more = EVEN_FOR.iter().map(|&threads| (threads - 1) as f64 / blocks).sum::<f64>()
+            / EVEN_FOR.len() as f64;
         (extents.batch * elems) as f64 / lanes as f64 * VECTOR_SLOTS * (1.0 + BALANCE_WEIGHT * more)
     }
 
@@ -398,6 +403,8 @@ impl CpuContractionSchedule {
         const TILE_SETUP: f64 = 48.0;
         /// What a load costs beside the multiply-adds that hide it.
         const ISSUE_SHARE: f64 = 0.1;
+        /// A load where loads are what a step waits for: what comes from the L2 takes places of them in the L1, and nothing hides a miss.
+        const LOAD_SLOTS: f64 = 1.5;
         /// Addresses of rows that registers hold.
         const HELD_ADDRESSES: f64 = 10.0;
         /// A run's addresses and guards, and the end of its loop, which is not foreseen.
@@ -429,7 +436,7 @@ impl CpuContractionSchedule {
             let (rows, vectors) = (rows as f64, vectors as f64);
             // Addresses that no register holds are loaded as well.
             let addresses = if is_crossing { (rows - HELD_ADDRESSES).max(0.0) } else { 0.0 };
-            let loads = rows + vectors + addresses;
+            let loads = LOAD_SLOTS * (rows + vectors + addresses);
             let step = (rows * vectors).max(loads).max(stream * vectors).max(LATENCY);
             let issue = step + ISSUE_SHARE * (rows + vectors);
             let issue = issue + if collides { COLLISION_SLOTS * rows } else { 0.0 };
@@ -630,7 +637,11 @@ mod tests {
     /// The convolutions of 3 x 3 of ResNet-50 behind an addition that nothing else computes, so that windows are packed.
     fn packed_windows() -> Products {
         let sides = [(56, 64, 3), (28, 128, 4), (14, 256, 6), (7, 512, 3)];
-        sides.map(|(side, channels, blocks)| (window(side, channels, 1), [side * side, channels, 9 * channels], blocks)).into()
+        sides
+            .map(|(side, channels, blocks)| {
+                (window(side, channels, 1), [side * side, channels, 9 * channels], blocks)
+            })
+            .into()
     }
 
     /// The products of BERT for 128 tokens, some with a fused producer.

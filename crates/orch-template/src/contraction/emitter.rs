@@ -164,7 +164,9 @@ impl<'a> ContractionEmitter<'a> {
         let operand_type = source.dtype(a);
         let (rows, panels) = sources(block, &mut source, &form, &flat, (a, b), math_unit, width);
         let rows = match schedule.line_rows {
-            Some(_) => RowsFrom::Lines(Lines::of(block, &mut source, &form).expect("the schedule is for lines")),
+            Some(_) => {
+                RowsFrom::Lines(Lines::of(block, &mut source, &form).expect("the schedule is for lines"))
+            }
             None => rows,
         };
         let staging = Staging { term_bytes: panels.term_bytes(operand_type), ..Staging::default() };

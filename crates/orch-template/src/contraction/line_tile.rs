@@ -79,7 +79,12 @@ pub(super) fn emit_sum(
 }
 
 /// Statements under a condition, which may be known.
-fn only_if(ctx: &ContractionEmitter<'_>, condition: ExprId, then: Vec<Stmt>, otherwise: Vec<Stmt>) -> Vec<Stmt> {
+fn only_if(
+    ctx: &ContractionEmitter<'_>,
+    condition: ExprId,
+    then: Vec<Stmt>,
+    otherwise: Vec<Stmt>,
+) -> Vec<Stmt> {
     match ctx.program.exprs.as_bool(condition) {
         Some(true) => then,
         Some(false) => otherwise,
@@ -105,7 +110,8 @@ fn bind_place(
     let extents: Vec<usize> = lines.outer_rows.iter().map(|&(_, extent)| extent).collect();
     let exprs = &mut ctx.program.exprs;
     let line_rows = exprs.index(rows as i64);
-    let (line, first) = (exprs.floor_div(tile.first_row, line_rows), exprs.floor_rem(tile.first_row, line_rows));
+    let (line, first) =
+        (exprs.floor_div(tile.first_row, line_rows), exprs.floor_rem(tile.first_row, line_rows));
     let (line, first) = (simplify(exprs, line), simplify(exprs, first));
     let line = ctx.bind(out, "line", line, extents.iter().product());
     let first = match rows == tile.rows {

@@ -91,7 +91,8 @@ impl Lines {
 
         let (of_rows, of_lines): (Vec<_>, Vec<_>) =
             guards.into_iter().partition(|&guard| exprs.depends_on(guard, axis));
-        let all = |exprs: &mut Exprs, guards: &[ExprId]| (!guards.is_empty()).then(|| exprs.all(guards.to_vec()));
+        let all =
+            |exprs: &mut Exprs, guards: &[ExprId]| (!guards.is_empty()).then(|| exprs.all(guards.to_vec()));
         let (line_guard, row_guard) = (all(exprs, &of_lines), all(exprs, &of_rows));
         let pairs = rows * outer_rows.iter().chain(&outer_terms).map(|(_, extent)| extent).product::<usize>();
         let row_bytes = row_stride.unsigned_abs() as usize * block.arg(arg).dtype.size_bytes();
@@ -151,7 +152,12 @@ impl Lines {
 
     /// The sets of rows of register tiles that some run has, counted from a tile's first row, if tiles of `height` rows start at these
     /// rows of a line; the largest first.
-    pub fn row_sets(&self, exprs: &Exprs, starts: impl Iterator<Item = usize>, height: usize) -> Vec<Range<usize>> {
+    pub fn row_sets(
+        &self,
+        exprs: &Exprs,
+        starts: impl Iterator<Item = usize>,
+        height: usize,
+    ) -> Vec<Range<usize>> {
         let mut sets: Vec<Range<usize>> = Vec::new();
         for start in starts {
             let inside = self.rows_inside(exprs, start..start + height).expect("looked at before");

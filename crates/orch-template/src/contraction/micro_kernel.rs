@@ -211,7 +211,12 @@ pub(super) struct Runs {
 
 impl Runs {
     /// Of a part of K that consists of so many runs.
-    pub fn of(ctx: &mut ContractionEmitter<'_>, (start, end): (ExprId, ExprId), run: usize, count: usize) -> Self {
+    pub fn of(
+        ctx: &mut ContractionEmitter<'_>,
+        (start, end): (ExprId, ExprId),
+        run: usize,
+        count: usize,
+    ) -> Self {
         let are_whole = is_whole_runs(&ctx.program.exprs, (start, end), ctx.steps(), run);
         let (var, number) = ctx.program.exprs.fresh_index("run", count);
         let exprs = &mut ctx.program.exprs;

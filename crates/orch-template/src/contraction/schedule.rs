@@ -29,7 +29,8 @@ pub struct CpuContractionSchedule {
 /// The key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for CpuContractionSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rows, vectors, block_rows, block_panels, task_rows, block_k, rows_outer, line_rows } = self;
+        let Self { rows, vectors, block_rows, block_panels, task_rows, block_k, rows_outer, line_rows } =
+            self;
         write!(f, "rows={rows} vectors={vectors} block_rows={block_rows} block_panels={block_panels} ")?;
         write!(f, "task_rows={task_rows} block_k={block_k}")?;
         f.write_str(if *rows_outer { " rows_outer" } else { "" })?;

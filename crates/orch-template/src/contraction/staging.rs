@@ -119,11 +119,13 @@ pub fn work(block: &BlockProgram, target: &CpuTarget, fill_lanes: usize) -> Opti
         PackingWork { lanes: elems as u64, gathered: 0 }
     };
     let rows = rows.or(staging.window.map(of_window)).filter(|_| schedule.line_rows.is_none());
-    let panels =
-        form.n.last().filter(|_| staging.panels).map(|&along| operand_packing(block, form.b, along, fill_lanes));
+    let panels = form
+        .n
+        .last()
+        .filter(|_| staging.panels)
+        .map(|&along| operand_packing(block, form.b, along, fill_lanes));
     let (rows, panels) = (rows.unwrap_or_default(), panels.unwrap_or_default());
-    let packing =
-        PackingWork { lanes: rows.lanes + panels.lanes, gathered: rows.gathered + panels.gathered };
+    let packing = PackingWork { lanes: rows.lanes + panels.lanes, gathered: rows.gathered + panels.gathered };
     Some(ContractionWork { grid: schedule.grid(extents, lanes), packing })
 }
 
