@@ -3,7 +3,7 @@
 use super::address::{RowAddresses, bind_offset, panel_address};
 use super::emitter::{ContractionEmitter, RegisterTile};
 use super::lines::Lines;
-use super::micro_kernel::{Runs, TermsAt, emit_run};
+use super::run::{Runs, TermsAt, emit_run};
 use orch_compute::expr::{Expr, ExprId, VarId};
 use orch_compute::simplify::simplify;
 use orch_thread::program::Stmt;
@@ -93,7 +93,7 @@ fn only_if(
 }
 
 /// Where a register tile is.
-struct Place {
+struct TilePlace {
     /// The axes of rows from line to line.
     outer: Vec<(VarId, ExprId)>,
     /// The place in the line of its first row.
@@ -105,7 +105,7 @@ fn bind_place(
     lines: &Lines,
     tile: &RegisterTile,
     out: &mut Vec<Stmt>,
-) -> Place {
+) -> TilePlace {
     let rows = lines.size.rows;
     let extents: Vec<usize> = lines.outer_rows.iter().map(|&(_, extent)| extent).collect();
     let exprs = &mut ctx.program.exprs;
@@ -119,7 +119,7 @@ fn bind_place(
         false => ctx.bind(out, "first", first, rows),
     };
     let places = ctx.program.exprs.unflatten(line, &extents);
-    Place { outer: lines.outer_rows.iter().map(|&(axis, _)| axis).zip(places).collect(), first }
+    TilePlace { outer: lines.outer_rows.iter().map(|&(axis, _)| axis).zip(places).collect(), first }
 }
 
 impl ContractionEmitter<'_> {

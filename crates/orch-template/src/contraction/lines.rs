@@ -6,8 +6,7 @@
 //! line's first or last rows from a run, as the padding of an image does, the others are multiplied; of lines that it excludes, none.
 
 use super::form::ContractionForm;
-use super::linear::linear_in;
-use super::operand::plain_read;
+use super::linear::{linear_in, plain_read};
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::{ArgId, Expr, ExprId, Exprs, VarId};
 use orch_compute::simplify::simplify;
