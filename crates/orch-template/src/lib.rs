@@ -36,7 +36,7 @@ pub fn designs(block: &BlockProgram, target: &CpuTarget, limit: usize) -> Vec<De
     designs
 }
 
-/// Work items of the kernel of the preferred design of a block program other than a contraction ([`contraction::task_grid`]), without
+/// Work items of the kernel of the preferred design of a block program other than a contraction ([`contraction::work`]), without
 /// lowering it; `None` if no template serves it.
 pub fn nest_work_items(block: &BlockProgram, target: &CpuTarget) -> Option<usize> {
     nest::work_items(block, target)

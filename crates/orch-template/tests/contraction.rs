@@ -6,7 +6,9 @@ mod support;
 use orch_compute::layouts;
 use orch_compute::{BlockProgram, Layout, fuse};
 use orch_interp::{EvalOptions, evaluate};
-use orch_ir::{BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn};
+use orch_ir::{
+    BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn, Window,
+};
 use orch_template::contraction::{
     ContractionForm, CpuContractionSchedule, CpuMathUnit, GemmShape, RowOrder, lower, staging,
 };
@@ -644,5 +646,92 @@ fn stems_are_filled_along_pixels() {
             blocks = blocks.max(schedule.block_rows)
         });
         assert!(blocks < batch * (size / stride - 3).pow(2), "{what}: one block is no test of their borders");
+    }
+}
+
+/// Register tiles within lines of an image read it where it lies: no row is packed, and rows in the padding are left out of a tap. Lines of
+/// one, two and several tiles, of two heights; taps that some line, row or tile has no pixels in; runs that chains and blocks of K cut.
+#[test]
+fn lines_of_images_are_read_where_they_lie() {
+    let window = |kernel: [usize; 2],
+                  strides: [usize; 2],
+                  dilations: [usize; 2],
+                  low: [usize; 2],
+                  high: [usize; 2]| {
+        let [kernel, strides, dilations, low, high] = [kernel, strides, dilations, low, high].map(Vec::from);
+        Window { kernel, strides, dilations, low, high }
+    };
+    let three = square_window(3, 1, 1, 1);
+    for (batch, channels, maps, [height, width], window) in [
+        (1, 8, 40, [5, 14], three.clone()),
+        (2, 20, 16, [4, 7], three.clone()),
+        (1, 16, 33, [3, 28], three.clone()),
+        (1, 9, 5, [3, 19], three.clone()),
+        (1, 70, 17, [4, 35], three.clone()),
+        (1, 260, 9, [3, 8], three),
+        (1, 12, 32, [9, 13], square_window(3, 2, 1, 1)),
+        (2, 16, 20, [8, 14], square_window(1, 2, 0, 1)),
+        (1, 8, 16, [6, 9], square_window(5, 1, 2, 1)),
+        (1, 8, 16, [9, 11], square_window(3, 1, 2, 2)),
+        (1, 8, 16, [9, 11], square_window(3, 1, 4, 4)),
+        (1, 16, 16, [4, 17], window([1, 7], [1, 1], [1, 1], [0, 3], [0, 3])),
+        (1, 16, 16, [17, 4], window([7, 1], [1, 1], [1, 1], [3, 0], [3, 0])),
+        (1, 8, 16, [6, 12], window([2, 4], [1, 3], [1, 1], [0, 1], [1, 5])),
+        (1, 8, 16, [4, 6], window([3, 3], [1, 1], [1, 1], [0, 0], [0, 0])),
+    ] {
+        let mut case = Case::new();
+        let x = case.input(&[batch, channels, height, width]);
+        let w = case.constant(&[[maps, channels], [window.kernel[0], window.kernel[1]]].concat());
+        let what = format!("{batch} of {channels}->{maps} of {height} x {width}, {window:?}");
+        let y = case.add(PrimOp::Conv(ConvSpec { window, groups: 1 }), &[x, w]);
+        let y = case.bias_relu(y, 1);
+        case.graph.add_output("y", y);
+        let layouts: Vec<Layout> = (case.graph.tensors().iter())
+            .map(|info| match info.shape.rank() {
+                4 => Layout::channels_last(4),
+                rank => Layout::row_major(rank),
+            })
+            .collect();
+        let values = case.inputs[0].to_f64();
+        let expected = evaluate(&case.graph, &case.inputs, &EvalOptions::default()).expect("the oracle runs");
+        // Inputs are given in the order of their layout.
+        let shape = [batch, channels, height, width];
+        let strides = layouts[x.index()].strides(&shape.to_vec().into());
+        let mut stored = vec![0.0f32; values.len()];
+        for (position, value) in values.into_iter().enumerate() {
+            let (column, line) = (position % width, position / width % height);
+            let (channel, image) =
+                (position / (width * height) % channels, position / (width * height * channels));
+            let at = image * strides[0] + channel * strides[1] + line * strides[2] + column * strides[3];
+            stored[at] = value as f32;
+        }
+        case.inputs[0] = Tensor::from_vec(shape.to_vec(), stored);
+        let nodes: Vec<_> = case.graph.node_ids().collect();
+        // Weights are constants, which packing reads in row-major order.
+        let layout_of = |t: TensorId| if t == w { Layout::row_major(4) } else { layouts[t.index()].clone() };
+        let block = fuse::build(&case.graph, &nodes, &[y], &layout_of, "kernel")
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        for target in [&X86_64_V4, &X86_64_V3] {
+            let small = CpuTarget { l1_bytes: 4 << 10, l2_bytes: 16 << 10, ..(*target).clone() };
+            for target in [target, &small] {
+                let form = ContractionForm::of(&block).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let staging = staging(&block, &form, CpuMathUnit::Fma);
+                let extents = GemmShape::of(&block, &form);
+                let all =
+                    CpuContractionSchedule::candidates(extents, staging, target.lanes(4), target, usize::MAX);
+                let of_lines: Vec<_> = all.iter().filter(|schedule| schedule.line_rows.is_some()).collect();
+                assert!(!of_lines.is_empty(), "{what}: {staging:?}");
+                for schedule in of_lines {
+                    let what = format!("{what} {schedule:?}");
+                    let kernel =
+                        lower(&block, schedule, target).unwrap_or_else(|error| panic!("{what}: {error}"));
+                    assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
+                    let text = kernel.program.to_string();
+                    assert!(!text.contains("window") && !text.contains("rows: "), "{what}: {text}");
+                    let got = case.run_kernel(&block, &kernel, &what);
+                    compare(&expected[0], &got, &layouts[y.index()], 1e-4, &what);
+                }
+            }
+        }
     }
 }

@@ -106,6 +106,7 @@ fn keys_of_schedules_are_stable() {
             task_rows: 7,
             block_k: 256,
             rows_outer: false,
+            line_rows: None,
         }
         .to_string(),
         contraction::CpuMathUnit::Bf16Dot.to_string(),

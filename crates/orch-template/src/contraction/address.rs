@@ -36,6 +36,7 @@ pub(super) fn row_addresses(
             RowAddresses { buffer, bases, terms: ctx.one_run(stride) }
         }
         RowsFrom::Window(window) => window_addresses(ctx, &window, tile, out),
+        RowsFrom::Lines(_) => unreachable!("lines have addresses for each run"),
         RowsFrom::Argument { arg, stride } => {
             let zero = ctx.program.exprs.index(0);
             let offset_of = |ctx: &mut ContractionEmitter<'_>, row: usize| {

@@ -108,7 +108,9 @@ fn row_address(
             let line = exprs.mul_const(local, distance as i64);
             (buffer, bind_offset(ctx, "a_base", line, out), distance as i64)
         }
-        RowsFrom::Window(_) => unreachable!("tiles read rows in place or as they are packed"),
+        RowsFrom::Window(_) | RowsFrom::Lines(_) => {
+            unreachable!("tiles read rows in place or as they are packed")
+        }
         RowsFrom::Argument { arg, .. } => {
             let zero = exprs.index(0);
             let element = ctx.import_scalar(ctx.a, &[(ctx.flat.m, row), (ctx.flat.k, zero)]);

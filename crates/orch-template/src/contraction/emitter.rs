@@ -2,6 +2,7 @@
 //! program's expressions into the thread program.
 
 use super::form::{ContractionForm, GemmShape};
+use super::lines::Lines;
 use super::math_unit::CpuMathUnit;
 use super::operand::{FlatAxes, PanelsFrom, RowsFrom, flat_operands, sources};
 use super::pack_cost::RowOrder;
@@ -162,6 +163,12 @@ impl<'a> ContractionEmitter<'a> {
         let width = schedule.vectors * lanes;
         let operand_type = source.dtype(a);
         let (rows, panels) = sources(block, &mut source, &form, &flat, (a, b), math_unit, width);
+        let rows = match schedule.line_rows {
+            Some(_) => {
+                RowsFrom::Lines(Lines::of(block, &mut source, &form).expect("the schedule is for lines"))
+            }
+            None => rows,
+        };
         let staging = Staging { term_bytes: panels.term_bytes(operand_type), ..Staging::default() };
         let waits_for_panels = staging.waits_for_panels((schedule.rows, width), extents, target);
         let mut program = ThreadProgram::new(&block.name, schedule.grid(extents, lanes).tasks());
@@ -208,6 +215,14 @@ impl<'a> ContractionEmitter<'a> {
     /// Iterations of the loop over K.
     pub fn steps(&self) -> usize {
         self.padded_k / self.math_unit.group()
+    }
+
+    /// Terms of a run, if not all are at equal distances.
+    pub fn run_terms(&self) -> Option<usize> {
+        match &self.rows {
+            RowsFrom::Lines(lines) => (!lines.outer_terms.is_empty()).then_some(lines.size.run),
+            _ => self.window_scratch.as_ref().map(|window| window.terms.run),
+        }
     }
 
     /// All of K as one run of terms.

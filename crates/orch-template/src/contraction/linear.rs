@@ -1,7 +1,8 @@
-//! How offsets vary with one variable.
+//! Reads of an argument, and how their offsets vary with one variable.
 
+use orch_compute::block::BlockProgram;
 use orch_compute::expr::substitute::substitute;
-use orch_compute::expr::{ExprId, Exprs, VarId};
+use orch_compute::expr::{ArgId, Expr, ExprId, Exprs, VarId};
 use orch_compute::simplify::simplify;
 
 /// The constant step of `offset` per unit of `var`, if it is linear in it and nothing else varies with it.
@@ -27,4 +28,12 @@ pub(super) fn linear_in(exprs: &mut Exprs, offset: ExprId, var: VarId) -> Option
 /// The number of values of a variable.
 pub(super) fn block_extent(exprs: &Exprs, var: VarId) -> usize {
     exprs.var_info(var).range.map_or(0, |(_, last)| last as usize + 1)
+}
+
+/// An expression that is nothing but an unguarded read, as argument and simplified element offset.
+pub(crate) fn plain_read(block: &BlockProgram, exprs: &mut Exprs, id: ExprId) -> Option<(ArgId, ExprId)> {
+    let Expr::Read { arg, index, guard: None } = exprs.get(id).clone() else { return None };
+    let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
+    let offset = exprs.linear_index(&index, &strides);
+    Some((arg, simplify(exprs, offset)))
 }

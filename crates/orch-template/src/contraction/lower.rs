@@ -4,7 +4,8 @@ use super::emitter::{ContractionEmitter, RegisterTile};
 use super::form::{ContractionForm, GemmShape};
 use super::math_unit::CpuMathUnit;
 use super::micro_kernel::{TilePass, emit_tile};
-use super::schedule::{CpuContractionSchedule, TaskGrid};
+use super::schedule::TaskGrid;
+use super::schedule::{CpuContractionSchedule, RowSplit};
 use super::staging::staging;
 use super::{amx, bf16_dot};
 use crate::design::CannotLower;
@@ -51,14 +52,6 @@ pub(crate) fn schedules(
     Some((math_unit, math_unit.schedules(extents, staging, lanes, target, limit)))
 }
 
-/// The work items of a contraction under the schedule that the model prefers; `None` if the block program is no contraction.
-pub fn task_grid(block: &BlockProgram, target: &CpuTarget) -> Option<TaskGrid> {
-    let form = ContractionForm::of(block).ok()?;
-    let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
-    let (_, schedules) = schedules(block, target, 1)?;
-    Some(schedules.first()?.grid(GemmShape::of(block, &form), lanes))
-}
-
 impl ContractionEmitter<'_> {
     /// One work item: a part of a block of rows times a block of panels of one batch.
     fn emit_work_item(&mut self) -> Vec<Stmt> {
@@ -102,7 +95,16 @@ impl ContractionEmitter<'_> {
             let fill = self.fill_window(&scratch, block_row, past_block_row);
             body.extend(self.once_in_block(grid, fill));
         }
-        let span = WorkItemBlock { first_panel, past_panels, block_row, first_row, end_row };
+        let (first_strip, past_strip) = (strip, past_strip);
+        let span = WorkItemBlock {
+            first_panel,
+            past_panels,
+            block_row,
+            first_row,
+            end_row,
+            first_strip,
+            past_strip,
+        };
         let terms = schedule.block_k;
         if terms >= steps {
             body.extend(self.walk_tiles(&span, TilePass::Whole));
@@ -135,21 +137,23 @@ impl ContractionEmitter<'_> {
 
     /// The first row of a row tile, or one more than the last row for tiles that there are not.
     fn first_row_of(&mut self, strip: ExprId) -> ExprId {
-        let (m, rows) = (self.extents.m, self.schedule.rows);
-        let split = self.schedule.row_split(m);
-        let exprs = &mut self.program.exprs;
-        let even = exprs.mul_const(strip, rows as i64);
-        let row = if split.rests > 1 {
-            // Each tile beyond the full ones is one row shorter.
-            let full = exprs.index(split.full as i64);
-            let beyond = exprs.sub(strip, full);
-            let zero = exprs.index(0);
-            let short = exprs.max(beyond, zero);
-            exprs.sub(even, short)
-        } else {
-            even
+        let (m, schedule) = (self.extents.m, self.schedule);
+        let (row, is_exact) = match schedule.line_split().zip(schedule.line_rows) {
+            Some((split, line_rows)) => {
+                let exprs = &mut self.program.exprs;
+                let strips = exprs.index(split.strips() as i64);
+                let (line, strip) = (exprs.floor_div(strip, strips), exprs.floor_rem(strip, strips));
+                let (line, row) = (exprs.mul_const(line, line_rows as i64), self.row_of(strip, split));
+                let block_strips = schedule.block_rows / schedule.rows;
+                let is_exact = schedule.row_split(m).strips().is_multiple_of(block_strips);
+                (self.program.exprs.add2(line, row), is_exact)
+            }
+            None => {
+                let is_exact = m.is_multiple_of(schedule.block_rows);
+                (self.row_of(strip, schedule.row_split(m)), is_exact)
+            }
         };
-        let is_exact = m.is_multiple_of(self.schedule.block_rows);
+        let exprs = &mut self.program.exprs;
         let row = if is_exact {
             row
         } else {
@@ -159,28 +163,72 @@ impl ContractionEmitter<'_> {
         simplify(exprs, row)
     }
 
+    /// The first row of a row tile, of rows that are cut like this.
+    fn row_of(&mut self, strip: ExprId, split: RowSplit) -> ExprId {
+        let exprs = &mut self.program.exprs;
+        let even = exprs.mul_const(strip, self.schedule.rows as i64);
+        if split.rests <= 1 {
+            return even;
+        }
+        // Each tile beyond the full ones is one row shorter.
+        let full = exprs.index(split.full as i64);
+        let beyond = exprs.sub(strip, full);
+        let zero = exprs.index(0);
+        let short = exprs.max(beyond, zero);
+        exprs.sub(even, short)
+    }
+
     /// All register tiles of a work item: panel by panel, or strip by strip if all panels stay in the L2.
     fn walk_tiles(&mut self, span: &WorkItemBlock, phase: TilePass) -> Vec<Stmt> {
         if self.schedule.rows_outer && self.panel_scratch.is_none() {
-            let mut body = Vec::new();
-            for strips in self.row_tiles(span) {
-                body.push(self.walk_strips(&strips, |ctx, row| {
-                    ctx.walk_panels(span, |ctx, panel| {
-                        emit_tile(ctx, &span.tile((row, strips.rows), panel), phase)
-                    })
-                }));
-            }
-            return body;
+            return self.walk_rows(span, |ctx, rows| {
+                ctx.walk_panels(span, |ctx, panel| emit_tile(ctx, &span.tile(rows, panel), phase))
+            });
         }
         self.walk_panels(span, |ctx, panel| {
             let mut body = ctx.fill_panel_of_tiles(panel);
-            for strips in ctx.row_tiles(span) {
-                body.push(ctx.walk_strips(&strips, |ctx, row| {
-                    emit_tile(ctx, &span.tile((row, strips.rows), panel), phase)
-                }));
-            }
+            body.extend(ctx.walk_rows(span, |ctx, rows| emit_tile(ctx, &span.tile(rows, panel), phase)));
             body
         })
+    }
+
+    /// The row tiles of a work item, each with its first row and its rows.
+    fn walk_rows(
+        &mut self,
+        span: &WorkItemBlock,
+        mut body_of: impl FnMut(&mut Self, (ExprId, usize)) -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
+        match self.schedule.line_split() {
+            Some(split) if split.rests > 0 => self.walk_lines(span, split, body_of),
+            _ => (self.row_tiles(span).iter())
+                .map(|strips| self.walk_strips(strips, |ctx, row| body_of(ctx, (row, strips.rows))))
+                .collect(),
+        }
+    }
+
+    /// The same of lines that are cut into row tiles of two heights.
+    fn walk_lines(
+        &mut self,
+        span: &WorkItemBlock,
+        split: RowSplit,
+        mut body_of: impl FnMut(&mut Self, (ExprId, usize)) -> Vec<Stmt>,
+    ) -> Vec<Stmt> {
+        let (m, rows) = (self.extents.m, self.schedule.rows);
+        let strips = self.schedule.row_split(m).strips();
+        let (var, strip) = self.program.exprs.fresh_index("strip", strips);
+        let row = self.first_row_of(strip);
+        let mut body = Vec::new();
+        let row = self.bind(&mut body, "row", row, m);
+        let (full, rest) = (body_of(self, (row, rows)), body_of(self, (row, split.rest_rows)));
+        let exprs = &mut self.program.exprs;
+        let (in_line, full_strips) = (exprs.index(split.strips() as i64), exprs.index(split.full as i64));
+        let in_line = exprs.floor_rem(strip, in_line);
+        let condition = exprs.lt(in_line, full_strips);
+        body.push(Stmt::If { condition, then: full, otherwise: rest });
+        let all = exprs.index(strips as i64);
+        let end = exprs.min(span.past_strip, all);
+        let end = simplify(exprs, end);
+        vec![Stmt::For { var, start: span.first_strip, end, step: 1, kind: LoopKind::Serial, body }]
     }
 
     /// The full panels of a work item, then the partial one if it is the work item's.
@@ -293,6 +341,9 @@ struct WorkItemBlock {
     block_row: ExprId,
     first_row: ExprId,
     end_row: ExprId,
+    /// The row tiles that these rows are.
+    first_strip: ExprId,
+    past_strip: ExprId,
 }
 
 impl WorkItemBlock {

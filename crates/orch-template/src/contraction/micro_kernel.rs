@@ -1,17 +1,17 @@
 //! The register tile: accumulators, the loop over `k`, and the epilogue.
 
 use super::address::{RowAddresses, bind_offset, panel_address, row_addresses};
-use super::emitter::{AccumulatorScratch, ContractionEmitter, RegisterTile, prefix_mask};
+use super::emitter::{AccumulatorScratch, ContractionEmitter, RegisterTile};
 use super::epilogue::{emit_epilogue_loop, emit_stores, sums_base};
 use super::math_unit::CpuMathUnit;
-use super::operand::PanelsFrom;
+use super::operand::RowsFrom;
+use super::run::{Runs, TermsAt, UNROLLED_ITERATIONS, emit_run};
 use super::window::TermLoops;
-use super::{amx, bf16_dot};
+use super::{amx, bf16_dot, line_tile};
 use crate::design::LONGEST_PRODUCT_CHAIN;
-use orch_compute::expr::BufferId;
-use orch_compute::expr::{ExprId, Exprs, Type, VarId};
+use orch_compute::expr::{ExprId, Type, VarId};
 use orch_compute::simplify::simplify;
-use orch_thread::program::{LoopKind, PREFETCH_PANELS, Stmt};
+use orch_thread::program::{LoopKind, Stmt};
 
 /// What a walk over the register tiles of a work item does.
 #[derive(Clone, Copy)]
@@ -78,8 +78,8 @@ fn emit_chains(
         return emit_chain(ctx, tile, vectors, sums, (start, end));
     }
     let k = ctx.steps();
-    let run = ctx.window_scratch.as_ref().map(|window| window.terms.run);
-    let chain = run
+    let chain = ctx
+        .run_terms()
         .and_then(terms_in_step)
         .unwrap_or_else(|| terms.div_ceil(terms.div_ceil(LONGEST_PRODUCT_CHAIN)).next_multiple_of(ctx.lanes));
     let exprs = &mut ctx.program.exprs;
@@ -153,6 +153,9 @@ fn emit_sum(
     if ctx.math_unit == CpuMathUnit::Bf16Dot {
         return bf16_dot::emit_sum(ctx, tile, vectors, accumulators, (start, end));
     }
+    if let RowsFrom::Lines(lines) = ctx.rows.clone() {
+        return line_tile::emit_sum(ctx, &lines, tile, vectors, accumulators, (start, end));
+    }
     let mut out = Vec::new();
     let rows = row_addresses(ctx, tile, &mut out);
     let (panel_buffer, panel_base, panel_stride) = panel_address(ctx, tile, &mut out);
@@ -162,31 +165,19 @@ fn emit_sum(
         out.push(emit_run(ctx, tile, vectors, accumulators, &at, (start, end)));
         return out;
     }
-    // A run of terms at equal distances after the other: those of the range that lie in it.
-    let whole_runs = is_whole_runs(&ctx.program.exprs, (start, end), ctx.steps(), run);
-    let count = outer.iter().map(|(extent, _)| extent).product();
-    let (var, number) = ctx.program.exprs.fresh_index("run", count);
+    let runs = Runs::of(ctx, (start, end), run, outer.iter().map(|(extent, _)| extent).product());
     let exprs = &mut ctx.program.exprs;
-    let terms = exprs.index(run as i64);
-    let first_run = exprs.floor_div(start, terms);
-    let raised = exprs.add_const(end, run as i64 - 1);
-    let past_run = exprs.floor_div(raised, terms);
-    let first_term = exprs.mul_const(number, run as i64);
-    let zero = exprs.index(0);
-    let (from, to) = (exprs.sub(start, first_term), exprs.sub(end, first_term));
-    let (from, to) = (exprs.max(from, zero), exprs.min(to, terms));
     let extents: Vec<usize> = outer.iter().map(|(extent, _)| *extent).collect();
-    let places = exprs.unflatten(number, &extents);
-    let mut distance = zero;
+    let places = exprs.unflatten(runs.number, &extents);
+    let mut distance = exprs.index(0);
     for (place, (_, stride)) in places.into_iter().zip(&outer) {
         let part = exprs.mul_const(place, *stride);
         distance = exprs.add2(distance, part);
     }
-    let panel_line = exprs.mul_const(first_term, panel_stride);
+    let panel_line = exprs.mul_const(runs.first_term, panel_stride);
     let panel_line = exprs.add2(panel_base, panel_line);
-    let (from, to) = if whole_runs { (zero, terms) } else { (simplify(exprs, from), simplify(exprs, to)) };
     let mut body = Vec::new();
-    let bases = if whole_runs && run <= UNROLLED_ITERATIONS {
+    let bases = if runs.are_whole && run <= UNROLLED_ITERATIONS {
         // With one address compilers see which elements several rows share, and hold those, for which there are no registers.
         let distance = bind_offset(ctx, "a_run", distance, &mut body);
         rows.bases.iter().map(|&base| ctx.program.exprs.add2(base, distance)).collect()
@@ -196,10 +187,8 @@ fn emit_sum(
     let panel_line = bind_offset(ctx, "b_run", panel_line, &mut body);
     let of_run = RowAddresses { buffer: rows.buffer, bases, terms: rows.terms.clone() };
     let at = TermsAt { panel: (panel_buffer, panel_line, panel_stride), rows: &of_run, stride, run };
-    body.push(emit_run(ctx, tile, vectors, accumulators, &at, (from, to)));
-    let (start, end) =
-        (simplify(&mut ctx.program.exprs, first_run), simplify(&mut ctx.program.exprs, past_run));
-    out.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body });
+    body.push(emit_run(ctx, tile, vectors, accumulators, &at, runs.of_run()));
+    out.extend(runs.walk(body));
     out
 }
 
@@ -223,133 +212,6 @@ fn bases_of_run(
         }
     };
     bases.iter().map(of_row).collect()
-}
-
-/// Whether a range of K is all of it.
-fn is_whole_runs(exprs: &Exprs, (start, end): (ExprId, ExprId), terms: usize, run: usize) -> bool {
-    exprs.as_int(start) == Some(0) && exprs.as_int(end) == Some(terms as i64) && terms.is_multiple_of(run)
-}
-
-/// Where a run of terms starts.
-struct TermsAt<'a> {
-    /// The panel, its first element, and elements between neighbours along K.
-    panel: (BufferId, ExprId, i64),
-    rows: &'a RowAddresses,
-    /// Elements between neighbours of a row.
-    stride: i64,
-    /// Terms, at most.
-    run: usize,
-}
-
-/// The loop over terms at equal distances.
-fn emit_run(
-    ctx: &mut ContractionEmitter<'_>,
-    tile: &RegisterTile,
-    vectors: usize,
-    accumulators: &[Vec<VarId>],
-    at: &TermsAt<'_>,
-    (start, end): (ExprId, ExprId),
-) -> Stmt {
-    let (panel_buffer, panel_base, panel_stride) = at.panel;
-    let rows = at.rows;
-    let (k_var, k) = ctx.program.exprs.fresh_index("k", at.run);
-    let ty = Type::vector(ctx.sum_type, ctx.lanes);
-    let mut body = Vec::new();
-    let exprs = &mut ctx.program.exprs;
-    let panel_line = exprs.mul_const(k, panel_stride);
-    let panel_line = exprs.add2(panel_base, panel_line);
-    let row_line = exprs.mul_const(k, at.stride);
-    body.extend(ahead(ctx, vectors, (panel_buffer, panel_line, panel_stride)));
-    let exprs = &mut ctx.program.exprs;
-    let mut loaded = Vec::new();
-    let columns: Vec<ExprId> = (0..vectors)
-        .map(|vector| {
-            let offset = exprs.add_const(panel_line, (vector * ctx.lanes) as i64);
-            let mask = partial_mask(exprs, &ctx.panels, tile.columns, vector, ctx.lanes);
-            let load = exprs.load(panel_buffer, offset, ctx.lanes, mask);
-            let var = exprs.declare_register(format!("b{vector}"), ty);
-            loaded.push(Stmt::Let(var, load));
-            exprs.var(var)
-        })
-        .collect();
-    let mut broadcast = Vec::new();
-    let a_elements: Vec<ExprId> = (0..accumulators.len())
-        .map(|row| {
-            let offset = exprs.add2(rows.bases[row], row_line);
-            let load = exprs.load(rows.buffer, offset, 1, None);
-            let splat = exprs.splat(load, ctx.lanes);
-            let var = exprs.declare_register(format!("a{row}"), ty);
-            broadcast.push(Stmt::Let(var, splat));
-            exprs.var(var)
-        })
-        .collect();
-    let mut add = |row: usize, vector: usize| {
-        let register = accumulators[row][vector];
-        let sum = exprs.var(register);
-        let next = if ctx.sum_type.is_float() {
-            exprs.fma(a_elements[row], columns[vector], sum)
-        } else {
-            let product = exprs.mul(a_elements[row], columns[vector]);
-            exprs.add2(sum, product)
-        };
-        Stmt::Assign(register, next)
-    };
-    // The side of the tile that has fewer registers is held; those of the other are used one after the other.
-    if vectors <= accumulators.len() {
-        body.extend(loaded);
-        for (row, splat) in broadcast.into_iter().enumerate() {
-            body.push(splat);
-            body.extend((0..vectors).map(|vector| add(row, vector)));
-        }
-    } else {
-        body.extend(broadcast);
-        for (vector, load) in loaded.into_iter().enumerate() {
-            body.push(load);
-            body.extend((0..accumulators.len()).map(|row| add(row, vector)));
-        }
-    }
-    let exprs = &ctx.program.exprs;
-    let is_whole = is_whole_runs(exprs, (start, end), at.run, at.run);
-    let kind = if is_whole && at.run <= UNROLLED_ITERATIONS { LoopKind::Unroll } else { LoopKind::Serial };
-    Stmt::For { var: k_var, start, end, step: 1, kind, body }
-}
-
-/// Iterations of K in a run, at most, that are written one after the other: a loop over so few costs as much as one of them.
-const UNROLLED_ITERATIONS: usize = 8;
-
-/// Prefetches lines of a panel that lies in an argument before they are read, if memory is what the product waits for: those of
-/// the next panel but one, or of the next block of K where there is none. Rows of a panel are too far apart for the hardware to find
-/// out in time. On a Zen 5 core, 8 rows by 4096 x 4096 elements take 3.6 ms, not 7.2.
-fn ahead(
-    ctx: &mut ContractionEmitter<'_>,
-    vectors: usize,
-    (buffer, line, stride): (BufferId, ExprId, i64),
-) -> Vec<Stmt> {
-    if !ctx.waits_for_panels {
-        return Vec::new();
-    }
-    let schedule = ctx.schedule;
-    let distance = match schedule.block_panels > PREFETCH_PANELS {
-        true => (PREFETCH_PANELS * ctx.width()) as i64,
-        false => schedule.block_k.min(ctx.extents.k) as i64 * stride,
-    };
-    let first = ctx.program.exprs.add_const(line, distance);
-    Stmt::prefetches(&mut ctx.program.exprs, (buffer, ctx.operand_type), first, vectors * ctx.lanes)
-}
-
-/// A panel that lies in an argument ends where the argument does, so its last vector is masked.
-fn partial_mask(
-    exprs: &mut orch_compute::expr::Exprs,
-    panels: &PanelsFrom,
-    columns: usize,
-    vector: usize,
-    lanes: usize,
-) -> Option<ExprId> {
-    let valid = columns - vector * lanes;
-    if valid >= lanes || !matches!(panels, PanelsFrom::Argument { .. }) {
-        return None;
-    }
-    Some(prefix_mask(exprs, valid, lanes))
 }
 
 /// The offset of a vector of accumulators of a tile.

@@ -1,13 +1,14 @@
 //! How the register tile reads its two operands.
 
 use super::form::ContractionForm;
-use super::linear::{block_extent, linear_in};
+use super::linear::{block_extent, linear_in, plain_read};
+use super::lines::Lines;
 use super::math_unit::{AMX_K, CpuMathUnit};
 use super::pack_cost::{RowOrder, row_order};
 use super::window::Window;
 use orch_compute::block::{ArgRole, BlockProgram};
 use orch_compute::expr::substitute::Substitution;
-use orch_compute::expr::{ArgId, Expr, ExprId, Exprs, VarId};
+use orch_compute::expr::{ArgId, ExprId, Exprs, VarId};
 use orch_compute::simplify::simplify;
 use orch_thread::kernel::PackedConstant;
 
@@ -23,6 +24,8 @@ pub enum RowsFrom {
     },
     /// Scratch that the work item fills.
     Scratch(RowOrder),
+    /// An argument, line by line.
+    Lines(Lines),
     /// Scratch that holds each element once that several rows have.
     Window(Window),
 }
@@ -222,14 +225,6 @@ pub fn panels_from(
         }
         _ => PanelsFrom::Scratch,
     }
-}
-
-/// An expression that is nothing but an unguarded read, as argument and simplified element offset.
-pub(crate) fn plain_read(block: &BlockProgram, exprs: &mut Exprs, id: ExprId) -> Option<(ArgId, ExprId)> {
-    let Expr::Read { arg, index, guard: None } = exprs.get(id).clone() else { return None };
-    let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
-    let offset = exprs.linear_index(&index, &strides);
-    Some((arg, simplify(exprs, offset)))
 }
 
 /// The packing recipe of a constant operand whose offset is a sum of a batch, a column and a K part.

@@ -2,9 +2,11 @@
 //! meet the caches.
 
 use super::form::{ContractionForm, GemmShape};
+use super::lines::{LineSize, Lines};
 use super::math_unit::CpuMathUnit;
 use super::operand::{FlatAxes, PanelsFrom, RowsFrom, flat_operands, row_bytes, sources};
 use super::pack_cost::{PackingWork, RowOrder, operand_packing};
+use super::schedule::TaskGrid;
 use super::window::WindowSize;
 use orch_compute::affine::gcd;
 use orch_compute::block::BlockProgram;
@@ -18,6 +20,8 @@ pub struct Staging {
     pub rows: Option<RowOrder>,
     /// How much of a window the rows take, if that is what is copied of them.
     pub window: Option<WindowSize>,
+    /// The lines of rows, if they can be read where they lie, but not evenly apart.
+    pub lines: Option<LineSize>,
     /// Each of the work item's panels of the second operand.
     pub panels: bool,
     /// Bytes from one row of the first operand to the next, where they are read in place and evenly apart.
@@ -31,6 +35,11 @@ impl Staging {
     /// are the same: lines this many bytes apart share as many places as it has ways.
     pub(super) fn rows_collide(&self, rows: usize, target: &CpuTarget) -> bool {
         self.row_bytes.is_some_and(|bytes| collide(bytes, rows, target))
+    }
+
+    /// The same of rows that are read line by line.
+    pub(super) fn lines_collide(&self, rows: usize, target: &CpuTarget) -> bool {
+        self.lines.is_some_and(|lines| collide(lines.row_bytes, rows, target))
     }
 
     /// Whether memory is what a product in register tiles of so many rows and columns waits for: few row tiles read large
@@ -69,33 +78,55 @@ pub fn staging(block: &BlockProgram, form: &ContractionForm, math_unit: CpuMathU
     let factors = flat_operands(&mut exprs, form, &flat, math_unit);
     let (rows, panels) = sources(block, &mut exprs, form, &flat, factors, math_unit, 1);
     let (rows, window, row_bytes) = match rows {
+        RowsFrom::Lines(_) => unreachable!("the schedule decides that"),
         RowsFrom::Scratch(order) => (Some(order), None, None),
         RowsFrom::Window(window) => (None, Some(window.size(block)), None),
         RowsFrom::Argument { .. } => (None, None, row_bytes(block, &mut exprs, &flat, factors.0)),
     };
     let term_bytes = panels.term_bytes(exprs.dtype(factors.1));
-    Staging { rows, window, panels: matches!(panels, PanelsFrom::Scratch), row_bytes, term_bytes }
+    let lines = match math_unit {
+        CpuMathUnit::Fma if row_bytes.is_none() => Lines::of(block, &mut exprs, form).map(|lines| lines.size),
+        CpuMathUnit::Fma | CpuMathUnit::Bf16Dot | CpuMathUnit::Amx => None,
+    };
+    Staging { rows, window, lines, panels: matches!(panels, PanelsFrom::Scratch), row_bytes, term_bytes }
 }
-/// Counts the filling of both operands of a contraction; nothing for other programs, and for operands that are read
-/// where they are.
-pub fn packing_work(block: &BlockProgram, target: &CpuTarget, lanes: usize) -> PackingWork {
-    let Ok(form) = ContractionForm::of(block) else { return PackingWork::default() };
-    let staging = staging(block, &form, CpuMathUnit::of(block, &form, target));
+
+/// What a contraction does under the schedule that the model prefers, beside its multiply-adds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ContractionWork {
+    /// The work items.
+    pub grid: TaskGrid,
+    /// The filling of both operands; nothing for operands that are read where they are.
+    pub packing: PackingWork,
+}
+
+/// Counts the work of a contraction, which fills operands in so many lanes; `None` for other programs.
+pub fn work(block: &BlockProgram, target: &CpuTarget, fill_lanes: usize) -> Option<ContractionWork> {
+    let form = ContractionForm::of(block).ok()?;
+    let extents = GemmShape::of(block, &form);
+    let math_unit = CpuMathUnit::of(block, &form, target);
+    let staging = staging(block, &form, math_unit);
+    let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
+    let schedule = *math_unit.schedules(extents, staging, lanes, target, 1).first()?;
     let along = match staging.rows {
         Some(RowOrder::KInner) => form.k.last(),
         Some(RowOrder::RowsInner) => form.m.last(),
         None => None,
     };
-    let rows = along.map(|&along| operand_packing(block, form.a, along, lanes));
+    let rows = along.map(|&along| operand_packing(block, form.a, along, fill_lanes));
     let of_window = |window: WindowSize| {
-        let elems = window.elems_of(window.lines * window.line_rows) * GemmShape::of(block, &form).batch;
+        let elems = window.elems_of(window.lines * window.line_rows) * extents.batch;
         PackingWork { lanes: elems as u64, gathered: 0 }
     };
-    let rows = rows.or(staging.window.map(of_window));
-    let panels =
-        form.n.last().filter(|_| staging.panels).map(|&along| operand_packing(block, form.b, along, lanes));
+    let rows = rows.or(staging.window.map(of_window)).filter(|_| schedule.line_rows.is_none());
+    let panels = form
+        .n
+        .last()
+        .filter(|_| staging.panels)
+        .map(|&along| operand_packing(block, form.b, along, fill_lanes));
     let (rows, panels) = (rows.unwrap_or_default(), panels.unwrap_or_default());
-    PackingWork { lanes: rows.lanes + panels.lanes, gathered: rows.gathered + panels.gathered }
+    let packing = PackingWork { lanes: rows.lanes + panels.lanes, gathered: rows.gathered + panels.gathered };
+    Some(ContractionWork { grid: schedule.grid(extents, lanes), packing })
 }
 
 #[cfg(test)]
@@ -108,7 +139,7 @@ mod tests {
         let nodes: Vec<_> = graph.node_ids().collect();
         let layouts: Vec<Layout> = layouts::assign(graph);
         let block = fuse::build(graph, &nodes, &[result], &|t| layouts[t.index()].clone(), "kernel").unwrap();
-        packing_work(&block, &orch_thread::target::X86_64_V4, 16)
+        work(&block, &orch_thread::target::X86_64_V4, 16).unwrap().packing
     }
 
     #[test]

@@ -3,7 +3,8 @@
 
 use super::emitter::GemmEmitter;
 use super::schedule::Major;
-use crate::contraction::operand::{FlatAxes, pack, plain_read};
+use crate::contraction::linear::plain_read;
+use crate::contraction::operand::{FlatAxes, pack};
 use crate::gpu::cta::{CtaEmitter, ProgramEmitter, WIDEST_BYTES, cp_async_source};
 use orch_compute::block::{ArgRole, Stage};
 use orch_compute::expr::{ArgId, BufferId, Expr, ExprId, Type, VarId};

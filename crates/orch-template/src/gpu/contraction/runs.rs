@@ -3,7 +3,8 @@
 use super::schedule::Major;
 use super::unit::MathUnit;
 use crate::contraction::ContractionForm;
-use crate::contraction::operand::{FlatAxes, plain_read};
+use crate::contraction::linear::plain_read;
+use crate::contraction::operand::FlatAxes;
 use crate::gpu::cta::WIDEST_BYTES;
 use orch_compute::block::{ArgRole, BlockProgram};
 use orch_compute::expr::substitute::Substitution;

@@ -2,7 +2,7 @@
 
 use crate::build::operations::{Operations, operations, reads};
 use orch_compute::{ArgRole, BlockProgram, ExprId, Stage};
-use orch_template::contraction::{self, ContractionForm, CpuMathUnit};
+use orch_template::contraction::{self, ContractionForm, ContractionWork, CpuMathUnit};
 use orch_template::nest_work_items;
 use orch_thread::CpuTarget;
 use orch_tune::cost::KernelFacts;
@@ -22,11 +22,10 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
     for stage in &block.stages {
         count_stage(block, stage, target, &mut facts);
     }
-    let packing = contraction::packing_work(block, target, FILL_LANES);
-    facts.packing_ops = 2 * packing.lanes;
-    facts.packing_accesses = packing.gathered;
-    match contraction::task_grid(block, target) {
-        Some(grid) => {
+    match contraction::work(block, target, FILL_LANES) {
+        Some(ContractionWork { grid, packing }) => {
+            facts.packing_ops = 2 * packing.lanes;
+            facts.packing_accesses = packing.gathered;
             facts.tasks = grid.tasks() as u64;
             facts.packed_blocks = (grid.batch * grid.row_blocks) as u64;
         }
