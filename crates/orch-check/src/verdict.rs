@@ -56,15 +56,20 @@ impl Verdict {
     }
 }
 
+impl fmt::Display for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { output, element, shape, expected, given } = self;
+        write!(f, "output {output} differs at {element:?} of {shape:?}: ")?;
+        write!(f, "{expected} in the program, {given} in the candidate")
+    }
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.name().0)?;
         let Proof { log2_bound, rounds, cut, exponents, premise } = match self {
             Verdict::Proved(proof) => proof,
-            Verdict::Refuted(Witness { output, element, shape, expected, given }) => {
-                write!(f, "output {output} differs at {element:?} of {shape:?}: ")?;
-                return write!(f, "{expected} in the program, {given} in the candidate");
-            }
+            Verdict::Refuted(witness) => return write!(f, "{witness}"),
             Verdict::CannotSay(reason) => return f.write_str(reason),
         };
         writeln!(f, "programs that differ are called equal with a chance of at most 2^{log2_bound:.0}")?;
