@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// What a proof has to reach: the logarithm to base 2 of the chance of a wrong one.
 pub const LOG2_BOUND: f64 = -80.0;
 /// The most rounds that are made.
-const MAX_ROUNDS: usize = 4;
+const MAX_ROUNDS: usize = 12;
 /// The most inputs that are drawn, where the program is not defined for all.
 const MAX_TRIALS: u64 = 16;
 /// The most elementary operations of one round.
@@ -42,8 +42,21 @@ pub fn random_seed() -> u128 {
 /// Decides whether a candidate computes what a program computes. The seed decides primes, keys and inputs; the
 /// candidate must not depend on it. What takes longer than the time that is given is not decided.
 pub fn check(program: &Program, candidate: &Program, seed: u128, time: Duration) -> Verdict {
-    let pair = Pair::new([program, candidate], Instant::now() + time);
-    pair.and_then(|pair| pair.decide(Key::new(seed))).unwrap_or_else(Verdict::CannotSay)
+    let (deadline, key) = (Instant::now() + time, Key::new(seed));
+    let exact = Pair::new([program, candidate], deadline);
+    let is_whole = exact.as_ref().is_ok_and(|pair| pair.cut.is_empty());
+    let exact = || exact.and_then(|pair| pair.decide(key));
+    let general = || {
+        let [program, candidate] = [program, candidate].map(Program::with_given_masks);
+        let verdict = Pair::new([&program, &candidate], deadline).and_then(|pair| pair.decide(key));
+        verdict.ok().filter(|verdict| matches!(verdict, Verdict::Proved(_)))
+    };
+    // Rows of a mask that is given are alike, so that large programs are decided.
+    let verdict = match is_whole {
+        true => exact().or_else(|reason| general().ok_or(reason)),
+        false => general().map_or_else(exact, Ok),
+    };
+    verdict.unwrap_or_else(Verdict::CannotSay)
 }
 
 /// Both programs; of what stands twice, the first is the program's and the second the candidate's.
@@ -126,9 +139,12 @@ impl<'a> Pair<'a> {
             }
             tried.push(is_atom);
         }
-        let (output, element) = differ.ok_or(problem)?;
+        let (output, element) = differ.ok_or_else(|| problem.clone())?;
         // Functions without algebraic form were hashes, so that only floating-point numbers refute.
         self.floats_differ(key, false).map(Verdict::Refuted).ok_or_else(|| {
+            if !problem.is_empty() {
+                return problem;
+            }
             let (name, element) = (self.names[output], self.index(element, output));
             format!(
                 "output {name} differs at element {element:?} where roots, maxima and the like are functions of any kind; \

@@ -16,7 +16,7 @@ pub fn keeps_atoms(program: &Program, tensor: usize, way: usize) -> bool {
         Op::Move(_) | Op::Concat(_) | Op::Constant(_) => true,
         Op::Each(Scalar::Add | Scalar::Guard | Scalar::Mask) => way < 2,
         Op::Each(Scalar::Scale { .. }) => {
-            let is_sign = program.nodes[node.args[1]].op == Op::Constant(Number::Ratio(-1, 1));
+            let is_sign = matches!(program.nodes[node.args[1]].op, Op::Constant(Number::Ratio(-1 | 1, 1)));
             way == 1 || way == 0 && is_sign
         }
         _ => false,

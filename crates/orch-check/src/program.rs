@@ -236,6 +236,17 @@ impl Program {
         if is_rank && has_dim { (0..rank).map(extent).collect() } else { None }
     }
 
+    /// The program with masks that are given in place of those that are formulas. What holds for all masks holds for these.
+    pub fn with_given_masks(&self) -> Program {
+        let mut program = self.clone();
+        for node in program.nodes.iter_mut().filter(|node| matches!(node.op, Op::Compare { .. })) {
+            // No name in a text has a quotation mark in it.
+            let name = format!("\"{:?} {:?}", node.op, lens(&node.shape));
+            node.op = Op::Input { name, is_mask: true };
+        }
+        program
+    }
+
     /// [`Op::Constant`], with extents of 1 for all dimensions of another tensor.
     pub fn constant(&mut self, number: Number, like: usize) -> Result<usize> {
         let shape = vec![ONE; self.shape(like).len()];

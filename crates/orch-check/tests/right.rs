@@ -233,3 +233,21 @@ fn denominators_of_exponents_take_rounds() {
     assert_eq!(rounds(2), 2);
     assert!(rounds(1 << 30) > 2);
 }
+
+/// Exponents with a factor, and rescaled sums of them, are sums of values with signs: the scale before the product, the maxima after it.
+#[test]
+fn scales_may_be_before_a_product_that_maxima_are_of() {
+    let exponents = |before: &str, after: &str| {
+        format!("t0 = input \"q\" [16, 8]; t1 = input \"k\" [8, 16]; {before}{after}")
+    };
+    let program =
+        exponents("t2 = matmul t0, t1; t3 = scale(1/2) t2; ", "t4 = exp t3; t5 = sum(1) t4; output \"o\" t5");
+    let candidate = exponents(
+        "t2, t3 = block [2] loop 4 {; s0 = load t0 [0] -; s1 = load t1 [-] 1; s2 = scale(1/2) s0; s3 = matmul s2, s1; ",
+        "s4 = largest(1) s3; s5 = running_max s4; s6 = sub s3, s5; s7 = exp s6; s8 = sum(1) s7; \
+         s9 = accumulate rescaled s5 1 s8; s10 = accumulate max s4; store s9 [0]; store s10 [0]; }; \
+         t4 = exp t3; t5 = mul t2, t4; output \"o\" t5",
+    );
+    let verdict = decide(&text(&program), &text(&candidate), 1);
+    assert!(is_proved(&verdict), "{verdict:?}");
+}

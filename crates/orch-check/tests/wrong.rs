@@ -247,3 +247,20 @@ fn the_published_wrong_attention_is_not_proved() {
     let verdict = orch_check::check(&programs(right)[0], &programs(wrong)[0], 1, common::PLENTY);
     assert!(!is_proved(&verdict), "{verdict:?}");
 }
+
+/// Long programs with a mask that is a formula are decided for all masks; what holds for none of them is not proved.
+#[test]
+fn wrong_causal_attention_of_any_length_is_not_proved() {
+    let found = include_str!("found/gqa_causal_b8_gpu.txt");
+    for (right, wrong) in [
+        ("t2 = causal(0, 1, 1, 1024, 1024)", "t2 = causal(1, 1, 1, 1024, 1024)"),
+        ("s15 = accumulate rescaled s8 1 s13", "s15 = accumulate sum s13"),
+        ("s6 = mask s5, s2", "s6 = add s5, s2"),
+    ] {
+        let (last, first) = (found.rfind(right).expect(right), found.find("mugraph").expect("a program"));
+        let text = format!("{}{wrong}{}", &found[first..last], &found[last + right.len()..]);
+        let both = programs(&text);
+        let verdict = orch_check::check(&both[0], &both[1], 1, common::PLENTY);
+        assert!(!is_proved(&verdict), "{wrong}: {verdict:?}");
+    }
+}

@@ -72,12 +72,7 @@ pub enum CertificateError {
 }
 
 impl Certificate {
-    pub(super) fn new(
-        pair: &Pair<'_>,
-        options: &VerifyOptions,
-        proof: &Proof,
-        cut: &[(usize, usize)],
-    ) -> Certificate {
+    pub(super) fn new(pair: &Pair<'_>, options: &VerifyOptions, proof: &Proof) -> Certificate {
         let mut premises = vec![
             "Equality is of real numbers, wherever the program is defined; rounding is not considered.".to_owned(),
             "Seeds are hashes of both programs, and the pseudo-random numbers and keyed hashes behave like independent uniform \
@@ -89,8 +84,8 @@ impl Certificate {
                 options.prime_bits
             ),
         ];
-        if !cut.is_empty() {
-            let cut: Vec<String> = cut.iter().map(|(from, to)| format!("{from} to {to}")).collect();
+        if !proof.cut.is_empty() {
+            let cut: Vec<String> = proof.cut.iter().map(|(from, to)| format!("{from} to {to}")).collect();
             premises.push(format!(
                 "Indices that both programs treat element by element, by their operators, are cut: {}.",
                 cut.join(", ")
@@ -111,7 +106,11 @@ impl Certificate {
                 "Roots, relu, erf and maxima are uninterpreted: keyed hashes of their arguments.".into(),
             );
         }
-        let has_masks = pair.program.inputs().any(|(_, _, kind)| kind == InputKind::Mask);
+        if proof.is_for_given_masks {
+            premises.push("Masks that are formulas are any masks of their shapes.".into());
+        }
+        let has_masks =
+            proof.is_for_given_masks || pair.program.inputs().any(|(_, _, kind)| kind == InputKind::Mask);
         if has_masks && (uses(pair, is_max)) {
             premises.push("Each maximum is of some elements that the masks of inputs leave.".into());
         }

@@ -17,6 +17,7 @@ pub mod degree;
 pub mod field;
 mod isomorph;
 pub mod lax;
+mod masks;
 mod rank;
 pub mod residues;
 mod sample;
@@ -119,24 +120,48 @@ fn verify_under(
     if let Some((first, _)) = block.filter(|_| checks.make(Check::ProgramOfOperators)) {
         return Err(Rejection::Unproved(format!("{first} of the program is defined by a block graph")));
     }
-    let small = isomorph(program, candidate, checks);
+    let seed = |number| certificate::seed(&pair, options.seed, number);
+    let is_large = work(program).saturating_add(work(candidate)) > UNCUT_WORK;
+    if is_large && let Some(proof) = prove_for_given_masks(&pair, options, &seed) {
+        return Ok(Certificate::new(&pair, options, &proof));
+    }
+    Ok(Certificate::new(&pair, options, &prove(&pair, options, &seed)?))
+}
+
+/// A proof for all masks of the shapes of those that are formulas; `None` if there are no such masks, or it fails: then the programs
+/// may be equal for these masks alone.
+fn prove_for_given_masks(
+    pair: &Pair<'_>,
+    options: &VerifyOptions,
+    seed: &dyn Fn(usize) -> u64,
+) -> Option<Proof> {
+    let [program, candidate] =
+        [masks::with_given_masks(pair.program)?, masks::with_given_masks(pair.candidate)?];
+    let given = Pair::new(&program, &candidate, pair.checks).ok()?;
+    let proof = prove(&given, options, seed).ok()?;
+    Some(Proof { is_for_given_masks: true, ..proof })
+}
+
+/// A proof for a pair: by programs cut along indices that both treat alike, and a comparison of those that are given if they are small.
+fn prove(pair: &Pair<'_>, options: &VerifyOptions, seed: &dyn Fn(usize) -> u64) -> Result<Proof, Rejection> {
+    let checks = pair.checks;
+    let small = isomorph(pair.program, pair.candidate, checks);
     let small_pair =
         small.as_ref().and_then(|small| Pair::new(&small.program, &small.candidate, checks).ok());
     let tested = match (&small_pair, &small) {
         (Some(pair), Some(small)) => Tested { pair, single: &small.single, cut: &small.cut },
-        _ => Tested { pair: &pair, single: program, cut: &[] },
+        _ => Tested { pair, single: pair.program, cut: &[] },
     };
-    let seed = |number| certificate::seed(&pair, options.seed, number);
     // Exponents are taken apart only where they differ as they are.
-    let proof = match tested.prove(options, &seed, false) {
-        Err(Rejection::Unproved(_)) => tested.prove(options, &seed, true)?,
+    let proof = match tested.prove(options, seed, false) {
+        Err(Rejection::Unproved(_)) => tested.prove(options, seed, true)?,
         other => other?,
     };
     let is_compared = !tested.cut.is_empty() && checks.make(Check::Uncut);
-    if is_compared && work(program).saturating_add(work(candidate)) <= UNCUT_WORK {
+    if is_compared && work(pair.program).saturating_add(work(pair.candidate)) <= UNCUT_WORK {
         pair.compare(options.prime_bits, seed(MOST_TESTS))?;
     }
-    Ok(Certificate::new(&pair, options, &proof, tested.cut))
+    Ok(proof)
 }
 
 /// One random comparison, as a screen: which seeds reject. Says nothing about premises.
@@ -174,6 +199,10 @@ pub(crate) struct Proof {
     pub(crate) degrees: [Degrees; 2],
     pub(crate) rank: RankCheck,
     pub(crate) log2_bound: f64,
+    /// Extents of indices that are treated alike: before and in the tests.
+    pub(crate) cut: Vec<(usize, usize)>,
+    /// True if masks that are formulas were taken for any masks.
+    pub(crate) is_for_given_masks: bool,
 }
 
 /// What is tested for a pair: itself, or both programs cut.
@@ -208,7 +237,14 @@ impl Tested<'_> {
             );
             return Err(Rejection::Unproved(problem));
         }
-        let mut proof = Proof { tests: vec![first], degrees, rank, log2_bound: 0.0 };
+        let mut proof = Proof {
+            tests: vec![first],
+            degrees,
+            rank,
+            log2_bound: 0.0,
+            cut: self.cut.to_vec(),
+            is_for_given_masks: false,
+        };
         for number in 1..wanted.min(MOST_TESTS as f64) as usize {
             let (test, _, more) = self.test(bits, seed(number), splits)?;
             let finds_more = more.factors > powers.factors

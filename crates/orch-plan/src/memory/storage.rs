@@ -19,15 +19,15 @@ pub(super) struct Storage {
 pub(super) struct Storages {
     pub storages: Vec<Storage>,
     /// For each buffer its storage and its offset in it.
-    places: Vec<Place>,
+    places: Vec<StoragePlace>,
     /// For each storage the buffers in it that are used as late as it is.
     latest: Vec<Vec<BufferId>>,
     /// For each storage where it lies in another one, once it is merged into that.
-    merged: Vec<Option<Place>>,
+    merged: Vec<Option<StoragePlace>>,
 }
 
 /// A storage, and an offset in it.
-type Place = (usize, u64);
+type StoragePlace = (usize, u64);
 
 /// Which permitted in-place writes are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,7 +119,7 @@ impl Storages {
     }
 
     /// Where a buffer lies, after merging. Its way is shortened for the next time.
-    fn place(&mut self, buffer: BufferId) -> Place {
+    fn place(&mut self, buffer: BufferId) -> StoragePlace {
         let (storage, offset) = self.places[buffer.index()];
         let mut way = vec![storage];
         while let Some((next, _)) = self.merged[way[way.len() - 1]] {
