@@ -484,6 +484,22 @@ def attention_of_grouped_heads(g, by):
     g.output(g.MatMul(g.Softmax(scores, axis=-1), repeated(v)))
 
 
+@pattern(3, 2)
+def attention_scaled_by_roots(g):
+    # As torch exports it: queries and keys times the root of the scale, which is no power of two here; a causal mask that is added, and
+    # grouped heads of tokens enough for what the mask hides to matter.
+    q, k, v = g.input(2, 8, 512, 128), g.input(2, 2, 512, 128), g.input(2, 2, 512, 128)
+
+    def repeated(x):
+        wide = g.Expand(g.Unsqueeze(x, g.ints(2)), g.ints(2, 2, 4, 512, 128))
+        return g.Reshape(wide, g.ints(2, 8, 512, 128))
+
+    root = g.scalar(128.0**-0.25)
+    scores = g.MatMul(g.Mul(q, root), g.Mul(g.Transpose(repeated(k), perm=[0, 1, 3, 2]), root))
+    hidden = np.triu(np.full((512, 512), -np.inf, np.float32), 1)
+    g.output(g.MatMul(g.Softmax(g.Add(scores, g.constant(hidden)), axis=-1), repeated(v)))
+
+
 @pattern(4, 3)
 def rotary_embedding(g):
     x = g.input(1, 4, 64, 32)
