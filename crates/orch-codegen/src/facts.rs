@@ -35,6 +35,37 @@ impl Address {
     }
 }
 
+/// Which lanes of an access, or of a choice between two values, take part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mask {
+    /// All of them.
+    All,
+    /// All of them or none, by a boolean.
+    Uniform(ExprId),
+    /// Each by itself.
+    Each(ExprId),
+}
+
+/// How many lanes a mask tells apart.
+pub fn mask(exprs: &Exprs, mask: Option<ExprId>) -> Mask {
+    let Some(mask) = mask else { return Mask::All };
+    match *exprs.get(mask) {
+        Expr::Splat(condition, _) => Mask::Uniform(condition),
+        _ if exprs.lanes(mask) == 1 => Mask::Uniform(mask),
+        _ => Mask::Each(mask),
+    }
+}
+
+impl Mask {
+    /// The expression that is evaluated.
+    pub fn operand(self) -> Option<ExprId> {
+        match self {
+            Mask::All => None,
+            Mask::Uniform(id) | Mask::Each(id) => Some(id),
+        }
+    }
+}
+
 /// Flags that are true for the first lanes: those below `end - base`, or up to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prefix {
@@ -66,14 +97,23 @@ pub fn prefix(exprs: &Exprs, id: ExprId) -> Option<Prefix> {
     }
 }
 
+/// What is evaluated for an access.
+fn access(exprs: &Exprs, offset: ExprId, mask: Option<ExprId>) -> impl Iterator<Item = ExprId> + use<> {
+    std::iter::once(address(exprs, offset).operand()).chain(self::mask(exprs, mask).operand())
+}
+
 /// The expressions whose values are needed to compute `id` in the form that it is emitted in.
 pub fn operands(exprs: &Exprs, id: ExprId) -> Vec<ExprId> {
     if let Some(prefix) = prefix(exprs, id) {
         return vec![prefix.base, prefix.end];
     }
     let node = exprs.get(id);
-    if let Expr::Load { offset, mask, .. } = node {
-        return std::iter::once(address(exprs, *offset).operand()).chain(*mask).collect();
+    match *node {
+        Expr::Load { offset, mask, .. } => return access(exprs, offset, mask).collect(),
+        Expr::Select(condition, a, b) => {
+            return self::mask(exprs, Some(condition)).operand().into_iter().chain([a, b]).collect();
+        }
+        _ => {}
     }
     let mut operands = Vec::new();
     node.for_each_operand(|operand| operands.push(operand));
@@ -86,7 +126,9 @@ pub fn roots(exprs: &Exprs, stmt: &Stmt) -> Vec<ExprId> {
         Stmt::Comment(_) => Vec::new(),
         Stmt::Let(_, value) | Stmt::Register(_, value) | Stmt::Assign(_, value) => vec![*value],
         Stmt::Store { offset, value, mask, .. } => {
-            [address(exprs, *offset).operand(), *value].into_iter().chain(*mask).collect()
+            let mut roots: Vec<ExprId> = access(exprs, *offset, *mask).collect();
+            roots.insert(1, *value);
+            roots
         }
         Stmt::For { start, end, .. } => vec![*start, *end],
         Stmt::If { condition, .. } => vec![*condition],

@@ -4,7 +4,7 @@ use super::emitter::{CValue, FunctionEmitter};
 use super::helper::Op;
 use super::parens::{parens, strip_parens};
 use super::types::{CType, in_memory};
-use crate::facts::Address;
+use crate::facts::{Address, Mask};
 use orch_compute::BufferId;
 use orch_ir::DType;
 use orch_thread::target::is_short_stride;
@@ -15,8 +15,8 @@ pub struct MemoryAccess {
     pub buffer: BufferId,
     /// How its elements are addressed.
     pub address: Address,
-    /// Flags of the lanes that take part.
-    pub mask: Option<CValue>,
+    /// Which lanes take part.
+    pub mask: Mask,
 }
 
 impl FunctionEmitter<'_> {
@@ -54,7 +54,7 @@ impl FunctionEmitter<'_> {
     /// The stride of a load of all lanes from few vectors.
     fn short_stride(place: &MemoryAccess) -> Option<i32> {
         match place.address {
-            Address::Strided(_, stride) if place.mask.is_none() => {
+            Address::Strided(_, stride) if !matches!(place.mask, Mask::Each(_)) => {
                 i32::try_from(stride).ok().filter(|_| is_short_stride(stride))
             }
             Address::Contiguous(_) | Address::Strided(..) | Address::Scattered(_) => None,
@@ -67,16 +67,12 @@ impl FunctionEmitter<'_> {
         let dtype = in_memory(stored);
         let pointer = self.pointer(place);
         let text = if lanes == 1 {
-            let element = pointer.strip_prefix('&').expect("a scalar access names an element");
-            match &place.mask {
-                Some(mask) => format!("({} ? {element} : 0)", mask.text),
-                None => element.to_owned(),
-            }
+            pointer.strip_prefix('&').expect("a scalar access names an element").to_owned()
         } else if let Some(stride) = Self::short_stride(place) {
             self.unit.apply(Op::LoadEvery(stride), dtype, lanes, &[&pointer])
         } else {
             let offsets = self.offsets(place, lanes);
-            let mask = place.mask.clone().map(|mask| self.flags_for(mask, dtype));
+            let mask = self.flags_of_each(place.mask, dtype);
             let mut args = vec![pointer.as_str()];
             args.extend(offsets.as_ref().map(|(text, _)| text.as_str()));
             args.extend(mask.as_deref());
@@ -89,6 +85,15 @@ impl FunctionEmitter<'_> {
             self.unit.apply(op, dtype, lanes, &args)
         };
         let value = self.number(dtype, lanes, text);
+        let value = match place.mask {
+            // Not by masked instructions: where all lanes are masked and the address is outside of what is mapped they take
+            // a hundred times as long.
+            Mask::Uniform(condition) => {
+                let zero = self.unit.apply(Op::Splat, dtype, lanes, &["0"]);
+                self.either(condition, &value, &zero)
+            }
+            Mask::All | Mask::Each(_) => value,
+        };
         if stored == DType::Bool { self.cast(value, DType::Bool) } else { value }
     }
 
@@ -98,23 +103,36 @@ impl FunctionEmitter<'_> {
         let lanes = value.ty.lanes();
         let value = if matches!(value.ty, CType::Num(..)) { value } else { self.cast(value, DType::U8) };
         let pointer = self.pointer(place);
+        let guard = match place.mask {
+            Mask::Uniform(condition) => format!("if {} ", parens(&self.value_of(condition).text)),
+            Mask::All | Mask::Each(_) => String::new(),
+        };
         if lanes == 1 {
             let element = pointer.strip_prefix('&').expect("a scalar access names an element");
-            let guard =
-                place.mask.as_ref().map_or(String::new(), |mask| format!("if {} ", parens(&mask.text)));
             return format!("{guard}{element} = {}", strip_parens(&value.text));
         }
         let offsets = self.offsets(place, lanes);
-        let mask = place.mask.clone().map(|mask| self.flags_for(mask, dtype));
+        let mask = self.flags_of_each(place.mask, dtype);
         let mut args = vec![pointer.as_str(), value.text.as_str()];
         args.extend(offsets.as_ref().map(|(text, _)| text.as_str()));
         args.extend(mask.as_deref());
         let op = match (&offsets, &mask) {
-            (None, None) => return self.unit.store(dtype, lanes, &pointer, &value.text),
+            (None, None) => {
+                let text = self.unit.store(dtype, lanes, &pointer, &value.text);
+                return format!("{guard}{text}");
+            }
             (None, Some(_)) => Op::StoreMasked,
             (Some((_, by)), None) => Op::Scatter(*by),
             (Some((_, by)), Some(_)) => Op::ScatterMasked(*by),
         };
-        self.unit.apply(op, dtype, lanes, &args)
+        let text = self.unit.apply(op, dtype, lanes, &args);
+        format!("{guard}{text}")
+    }
+
+    /// The flags of lanes that differ, as an operation on elements of `dtype` takes them.
+    fn flags_of_each(&mut self, mask: Mask, dtype: DType) -> Option<String> {
+        let Mask::Each(mask) = mask else { return None };
+        let flags = self.value_of(mask);
+        Some(self.flags_for(flags, dtype))
     }
 }

@@ -5,7 +5,7 @@ use super::emitter::{CValue, FunctionEmitter};
 use super::helper::{Op, mask_of};
 use super::literal::{element_list, literal};
 use super::types::CType;
-use crate::facts;
+use crate::facts::{self, Mask};
 use orch_compute::{Expr, ExprId};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
@@ -70,7 +70,7 @@ impl FunctionEmitter<'_> {
             Expr::FloorRem(a, b) => self.floor_division(Op::FloorRem, "%", a, b),
             Expr::Load { buffer, offset, lanes, mask } => {
                 let address = facts::address(&self.program.exprs, offset);
-                let mask = mask.map(|mask| self.value_of(mask));
+                let mask = facts::mask(&self.program.exprs, mask);
                 self.load(&MemoryAccess { buffer, address, mask }, lanes)
             }
             Expr::Splat(a, lanes) => {
@@ -165,7 +165,12 @@ impl FunctionEmitter<'_> {
 
     fn select(&mut self, condition: ExprId, a: ExprId, b: ExprId) -> CValue {
         let (dtype, lanes) = (self.program.exprs.dtype(a), self.program.exprs.lanes(a));
-        let (condition, a, b) = (self.value_of(condition), self.value_of(a), self.value_of(b));
+        let (a, b) = (self.value_of(a), self.value_of(b));
+        if let (Mask::Uniform(condition), 2..) = (facts::mask(&self.program.exprs, Some(condition)), lanes) {
+            let b = self.flags_as(b, a.ty);
+            return self.either(condition, &a, &b.text);
+        }
+        let condition = self.value_of(condition);
         if dtype == DType::Bool && lanes > 1 {
             let inverse = self.not(condition.clone());
             let (a, b) = (self.logic(BinaryFn::And, a, condition), self.logic(BinaryFn::And, b, inverse));
@@ -174,6 +179,20 @@ impl FunctionEmitter<'_> {
         let condition = self.flags_for(condition, dtype);
         let text = self.unit.apply(Op::Select, dtype, lanes, &[&condition, &a.text, &b.text]);
         self.number(dtype, lanes, text)
+    }
+
+    /// One of two values of the same type, of which the other one is not computed if it has no name.
+    pub(super) fn either(&mut self, condition: ExprId, value: &CValue, otherwise: &str) -> CValue {
+        let condition = self.value_of(condition).text;
+        let ty = value.ty;
+        // A vector in memory has a type of its own.
+        let as_ty = match ty.as_vector() {
+            Some((dtype, lanes)) if !self.unit.isa().is_pair(dtype, lanes) => {
+                format!("({})", self.unit.type_name(ty))
+            }
+            _ => String::new(),
+        };
+        CValue { text: format!("({condition} ? {as_ty}{} : {as_ty}{otherwise})", value.text), ty }
     }
 
     /// A conversion.

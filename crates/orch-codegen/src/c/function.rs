@@ -137,7 +137,7 @@ impl FunctionEmitter<'_> {
                 for root in facts::roots(&self.program.exprs, stmt) {
                     self.eval_root(root);
                 }
-                let mask = mask.map(|mask| self.value_of(mask));
+                let mask = facts::mask(&self.program.exprs, *mask);
                 let value = self.value_of(*value);
                 let text = self.store(&MemoryAccess { buffer: *buffer, address, mask }, value);
                 for line in text.lines() {

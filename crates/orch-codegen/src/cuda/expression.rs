@@ -2,6 +2,7 @@
 
 use super::emitter::{CppValue, Emitter};
 use super::types::{CppType, INT};
+use crate::facts;
 use orch_compute::{Const, Expr, ExprId, Type};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
 
@@ -33,7 +34,8 @@ impl Emitter<'_> {
                 value(format!("{name}({})", args.join(", ")))
             }
             Expr::Select(condition, a, b) => {
-                let condition = self.operand(condition).text;
+                let condition = facts::mask(&self.program.exprs, Some(condition)).operand();
+                let condition = self.operand(condition.expect("a choice has a condition")).text;
                 let ty = self.index_type(id, &[a, b]);
                 let (a, b) = (self.operand_as(a, ty), self.operand_as(b, ty));
                 CppValue { text: format!("o_select({condition}, {a}, {b})"), ty }

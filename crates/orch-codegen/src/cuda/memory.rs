@@ -10,7 +10,7 @@ use orch_thread::Scope;
 /// Bytes of the widest access.
 const WIDEST_BYTES: usize = 16;
 
-/// Which lanes take part.
+/// The text of [`facts::Mask`].
 enum Mask {
     All,
     /// All of them or none.
@@ -85,7 +85,9 @@ impl Emitter<'_> {
         }
         let lanes = self.program.exprs.lanes(value);
         let address = facts::address(&self.program.exprs, offset);
-        for id in [address.operand(), value].into_iter().chain(mask) {
+        for id in
+            [address.operand(), value].into_iter().chain(facts::mask(&self.program.exprs, mask).operand())
+        {
             self.eval(id);
         }
         let mask = self.mask(mask);
@@ -204,14 +206,10 @@ impl Emitter<'_> {
     }
 
     fn mask(&mut self, mask: Option<ExprId>) -> Mask {
-        let Some(mask) = mask else { return Mask::All };
-        match *self.program.exprs.get(mask) {
-            Expr::Splat(condition, _) => match self.known(condition) {
-                Some(condition) => Mask::Uniform(condition.text),
-                None => Mask::Each(self.operand(mask).text),
-            },
-            _ if self.program.exprs.lanes(mask) == 1 => Mask::Uniform(self.operand(mask).text),
-            _ => Mask::Each(self.operand(mask).text),
+        match facts::mask(&self.program.exprs, mask) {
+            facts::Mask::All => Mask::All,
+            facts::Mask::Uniform(condition) => Mask::Uniform(self.operand(condition).text),
+            facts::Mask::Each(mask) => Mask::Each(self.operand(mask).text),
         }
     }
 
