@@ -13,7 +13,7 @@ pub mod scatter;
 pub mod selection;
 
 pub use design::{CannotLower, Design};
-pub use nest::{AxisBlock, LaneAxis, NestSchedule};
+pub use nest::{AxisBlock, LaneAxis, NestSchedule, NestWork, SingleAccesses};
 
 use orch_compute::block::BlockProgram;
 use orch_thread::kernel::Kernel;
@@ -36,10 +36,10 @@ pub fn designs(block: &BlockProgram, target: &CpuTarget, limit: usize) -> Vec<De
     designs
 }
 
-/// Work items of the kernel of the preferred design of a block program other than a contraction ([`contraction::work`]), without
-/// lowering it; `None` if no template serves it.
-pub fn nest_work_items(block: &BlockProgram, target: &CpuTarget) -> Option<usize> {
-    nest::work_items(block, target)
+/// What the kernel of the preferred design of a block program other than a contraction ([`contraction::work`]) does, without lowering
+/// it; `None` if no template serves it.
+pub fn nest_work(block: &BlockProgram, target: &CpuTarget) -> Option<NestWork> {
+    nest::work(block, target)
 }
 
 fn nest_designs(

@@ -9,7 +9,7 @@
 //! Nothing is widened before it must be: what does not depend on `x` stays scalar; sums and constant multiples of
 //! `x` are ramps; a quotient, remainder or comparison that is the same in all lanes, or follows them, because
 //! `base` is aligned, stays scalar or a ramp; one that changes at most once within the vector becomes a selection
-//! instead of a vector division. A load at a ramp of stride 1 is contiguous, at a scalar offset one scalar load; at a ramp
+//! instead of a vector division. A load at a ramp of stride 1 is contiguous, at a scalar offset one scalar load, whatever lanes want it; at a ramp
 //! divided by 2, 4, .. that starts at a multiple it is a shorter contiguous one whose lanes are repeated; anywhere else a gather.
 //!
 //! The variable keeps its meaning of a scalar index (its declared range is that of single elements); `base` is
@@ -18,7 +18,7 @@
 use orch_compute::affine::gcd;
 use orch_compute::expr::{BufferId, Expr, ExprId, Exprs, VarId};
 use orch_compute::simplify::Simplifier;
-use orch_ir::{BinaryFn, CompareFn, DType};
+use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp};
 use rustc_hash::FxHashMap;
 
 /// What to widen over.
@@ -170,9 +170,16 @@ impl Vectorizer {
                 if let Some(value) = ramp.and_then(|ramp| ramp.load(exprs, buffer)) {
                     return value;
                 }
-                // One element under different masks is a gather, so that no masked lane is accessed.
-                let offset = if offset_is_uniform { exprs.splat(offset, self.over.lanes) } else { offset };
-                exprs.load(buffer, offset, self.over.lanes, mask)
+                match mask {
+                    // One element, read if any lane wants it.
+                    Some(mask) if offset_is_uniform => {
+                        let any = exprs.reduce_lanes(ReduceOp::Max, mask);
+                        let element = exprs.load(buffer, offset, 1, Some(any));
+                        let zero = exprs.zero(exprs.dtype(element));
+                        exprs.select(mask, element, zero)
+                    }
+                    _ => exprs.load(buffer, offset, self.over.lanes, mask),
+                }
             }
             Expr::Read { .. } | Expr::Stage(_) => panic!("a block program's access cannot be widened"),
             Expr::Splat(..)

@@ -34,7 +34,9 @@ pub struct KernelFacts {
     pub cheap_ops: u64,
     /// Exponentials, logarithms, and the like.
     pub transcendental_ops: u64,
-    /// Loads and stores of single elements from all over: gathers, and strides beyond a cache line.
+    /// Loads and stores of single elements of which a cache line holds several.
+    pub single_accesses: u64,
+    /// Loads and stores of single elements that take a cache line each.
     pub scattered_accesses: u64,
     /// Elements that are packed before they are multiplied, in simple operations. Threads that have tasks of one block pack it each.
     pub packing_ops: u64,
@@ -64,6 +66,7 @@ impl Default for KernelFacts {
             tile_flops: 0,
             cheap_ops: 0,
             transcendental_ops: 0,
+            single_accesses: 0,
             scattered_accesses: 0,
             packing_ops: 0,
             packing_accesses: 0,
@@ -173,8 +176,8 @@ impl KernelFacts {
             + self.cheap_ops as f64 / machine.cheap_gops_core
             + self.transcendental_ops as f64 / machine.transcendental_gops_core
             + self.packed_times(threads) * self.packing_ops as f64 / machine.cheap_gops_core;
-        let accesses =
-            self.scattered_accesses as f64 + self.packed_times(threads) * self.packing_accesses as f64;
+        let accesses = (self.single_accesses + self.scattered_accesses) as f64
+            + self.packed_times(threads) * self.packing_accesses as f64;
         let scalar = accesses / machine.scalar_gops_core;
         (vector / self.efficiency.clamp(1e-3, 1.0) + scalar) * GIGA_TO_US
     }
@@ -358,6 +361,7 @@ mod tests {
                 tile_flops: ops.1,
                 cheap_ops: ops.2,
                 transcendental_ops: ops.3,
+                single_accesses: ops.3 / 2,
                 scattered_accesses: ops.4,
                 packing_ops: ops.0 / 2,
                 packing_accesses: ops.4 / 2,
@@ -386,6 +390,7 @@ mod tests {
             11 => more.packing_accesses += by,
             9 => more.launches += 1,
             12 => more.constant_bytes += by,
+            13 => more.single_accesses += by,
             _ => more.efficiency /= 1.0 + by as f64,
         }
         more
@@ -393,7 +398,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn more_work_never_takes_less(facts in facts(), what in 0usize..14, by in 1u64..1 << 32, threads in 1u32..65) {
+        fn more_work_never_takes_less(facts in facts(), what in 0usize..15, by in 1u64..1 << 32, threads in 1u32..65) {
             let (machine, more) = (machine(threads), more(&facts, what, by));
             // Rounding may cost the last digits.
             let slack = 1.0 - 1e-12;

@@ -5,7 +5,7 @@ use crate::nest::cost::operation_cycles;
 use crate::nest::flat::{Nest, NestStage, StageWork};
 use crate::nest::point::{IterationPoint, Lanes};
 use orch_compute::block::Axis;
-use orch_compute::expr::{Expr, ExprId, Type, VarInfo};
+use orch_compute::expr::{Expr, ExprId, Exprs, Type, VarInfo};
 use std::collections::BTreeSet;
 
 /// Bytes of the widest access to memory.
@@ -110,10 +110,23 @@ fn lanes_of(along: Option<(&Axis, usize)>) -> usize {
     along.map_or(1, |(_, lanes)| lanes)
 }
 
-/// The effort of one load by itself.
-pub(super) fn load_effort(nest: &mut Nest, load: ExprId, along: (&Axis, usize)) -> Effort {
-    let size = nest.program.exprs.dtype(load).size_bytes();
-    pattern(nest, load, Some(along)).map(|pattern| pattern.effort(size, along.1)).unwrap_or_default()
+/// The effort of one value by itself: its loads and what is computed from them.
+pub(super) fn value_effort(nest: &mut Nest, value: ExprId, along: (&Axis, usize)) -> Effort {
+    let nodes = nest.program.exprs.reachable(&[value]);
+    let efforts = nodes.into_iter().map(|id| match *nest.program.exprs.get(id) {
+        Expr::Load { .. } => {
+            let size = nest.program.exprs.dtype(id).size_bytes();
+            pattern(nest, id, Some(along)).map(|pattern| pattern.effort(size, along.1)).unwrap_or_default()
+        }
+        _ => computation_effort(&nest.program.exprs, id, along.1),
+    });
+    efforts.fold(Effort::default(), Effort::plus)
+}
+
+/// The effort of computing a node that is no load, of so many lanes.
+fn computation_effort(exprs: &Exprs, id: ExprId, lanes: usize) -> Effort {
+    // Costs are counted for vectors of a CPU, where an addition is half a cycle.
+    Effort { instructions: 2.0 * operation_cycles(exprs, id) * lanes as f64, ..Effort::default() }
 }
 
 /// The effort of one node of a stage that is done at so many points.
@@ -126,9 +139,7 @@ fn node_effort(nest: &mut Nest, id: ExprId, along: Option<(&Axis, usize)>, point
         let share = nest.program.buffer(buffer).elems as f64 / points.max(1) as f64;
         return Effort { bytes: effort.bytes * share.clamp(CACHED, 1.0), ..effort };
     }
-    // Costs are counted for vectors of a CPU, where an addition is half a cycle.
-    let instructions = 2.0 * operation_cycles(&nest.program.exprs, id) * lanes_of(along) as f64;
-    Effort { instructions, ..Effort::default() }
+    computation_effort(&nest.program.exprs, id, lanes_of(along))
 }
 
 /// The pattern of a load along an axis; `None` if it loads nothing.

@@ -11,14 +11,14 @@
 //! `p xor (r / load_lanes) % vectors of a row`. What one thread reads stays consecutive, and few threads of a warp access the same bank. Numerics: one evaluation per element, as
 //! the block program says.
 
-use super::access::{Effort, SHORT_RUN, effort, lane_choices, load_effort};
+use super::access::{Effort, SHORT_RUN, effort, lane_choices, value_effort};
 use super::estimate::{BASE_REGISTERS, Launch};
 use super::points::{nest_of, unflatten};
 use crate::nest::emit::{NestEmitter, for_loop};
 use crate::nest::flat::{Nest, StageWork};
 use crate::nest::plan::{NestPlan, order_by_output, outer_axes};
 use crate::nest::point::{IterationPoint, Lanes};
-use crate::nest::tiling::{Corner, StagedLoad, TileLayout, Tiling, XorSwizzle};
+use crate::nest::tiling::{Corner, StagedValue, TileLayout, Tiling, XorSwizzle};
 use crate::{CannotLower, LaneAxis};
 use orch_compute::block::{Axis, BlockProgram};
 use orch_compute::expr::{ExprId, VarId};
@@ -141,7 +141,7 @@ pub fn lower(block: &BlockProgram, schedule: &TransposeSchedule) -> Result<Kerne
     let plan = NestPlan::at_points(outer, Some((vector.clone(), LaneAxis::Output)), schedule.store_lanes);
     let mut emitter = NestEmitter::new(nest, &plan);
     let (corner, staged) =
-        emitter.stage_loads(&tiling, &vector, Scope::Shared, TileLayout::Swizzled(schedule.swizzle()));
+        emitter.stage_values(&tiling, &vector, Scope::Shared, TileLayout::Swizzled(schedule.swizzle()));
     let mut tiles = TransposeEmitter { emitter, schedule, source: tiling.source, vector, corner, staged };
     let body = tiles.cta_body(&axes);
     let Nest { mut program, bindings, .. } = tiles.emitter.nest;
@@ -199,16 +199,16 @@ impl Transposition {
         Some(Self { vector, tiling })
     }
 
-    /// What a thread does for a vector of staged loads.
+    /// What a thread does for a vector of staged values.
     fn load_effort(&self, nest: &mut Nest, lanes: usize) -> Effort {
-        let Tiling { source, loads, .. } = &self.tiling;
-        let efforts = loads.iter().map(|&load| load_effort(nest, load, (source, lanes)));
+        let Tiling { source, values, .. } = &self.tiling;
+        let efforts = values.iter().map(|&value| value_effort(nest, value, (source, lanes)));
         efforts.fold(Effort::default(), Effort::plus)
     }
 
-    /// What a thread does for a vector of results, staged loads apart.
+    /// What a thread does for a vector of results, staged values apart.
     fn store_effort(&self, nest: &mut Nest, lanes: usize) -> Effort {
-        let mut known = self.tiling.loads.iter().copied().collect();
+        let mut known = self.tiling.values.iter().copied().collect();
         let steps = nest.stages.clone();
         let efforts = steps.iter().map(|step| effort(nest, step, Some((&self.vector, lanes)), &mut known));
         efforts.fold(Effort::default(), Effort::plus)
@@ -216,7 +216,7 @@ impl Transposition {
 
     /// Bytes of the largest staged elements.
     fn size(&self, nest: &Nest) -> usize {
-        let sizes = self.tiling.loads.iter().map(|&load| nest.program.exprs.dtype(load).size_bytes());
+        let sizes = self.tiling.values.iter().map(|&value| nest.program.exprs.dtype(value).size_bytes());
         sizes.max().unwrap_or(1)
     }
 
@@ -234,9 +234,9 @@ impl Transposition {
         let TransposeSchedule { source, vector, load_lanes, store_lanes, threads } = *schedule;
         let size = self.size(nest);
         let rounds = |lanes: usize| (source * vector / lanes / threads) as f64;
-        let loads = self.tiling.loads.len();
+        let values = self.tiling.values.len();
         let [writes, reads] = bank_accesses(schedule, size).map(|accesses| accesses as f64);
-        let exchanged = (writes * rounds(load_lanes) + reads * rounds(store_lanes)) * loads as f64;
+        let exchanged = (writes * rounds(load_lanes) + reads * rounds(store_lanes)) * values as f64;
         let mut effort = loaded.times(rounds(load_lanes)).plus(stored.times(rounds(store_lanes)));
         effort.bytes *= 1.0 + SHORT_RUN * 0.5 * (1.0 / (source * size) as f64 + 1.0 / (vector * size) as f64);
         let in_flight = loaded.loaded * rounds(load_lanes);
@@ -244,7 +244,7 @@ impl Transposition {
             ctas: self.ctas(nest, schedule),
             threads,
             registers: BASE_REGISTERS + in_flight as usize / 4,
-            shared_bytes: loads * source * vector * size,
+            shared_bytes: values * source * vector * size,
             effort: Effort { instructions: effort.instructions + exchanged + 30.0, ..effort },
             in_flight,
             rounds: 1.0,
@@ -302,7 +302,7 @@ struct TransposeEmitter<'a> {
     source: Axis,
     vector: Axis,
     corner: Corner,
-    staged: Vec<StagedLoad>,
+    staged: Vec<StagedValue>,
 }
 
 impl TransposeEmitter<'_> {
@@ -332,7 +332,7 @@ impl TransposeEmitter<'_> {
             &mut |tiles, place| {
                 let staged = tiles.staged.clone().into_iter();
                 staged
-                    .map(|staged| tiles.emitter.store(place, staged.buffer, staged.offset, staged.load))
+                    .map(|staged| tiles.emitter.store(place, staged.buffer, staged.offset, staged.value))
                     .collect()
             },
         ));

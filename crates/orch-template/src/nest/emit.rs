@@ -3,7 +3,7 @@
 use super::flat::{Nest, NestStage, StageWork};
 use super::plan::NestPlan;
 use super::point::{IterationPoint, Lanes};
-use super::tiling::{Corner, StagedLoad, TileLayout};
+use super::tiling::{Corner, StagedValue, TileLayout};
 use orch_compute::block::Axis;
 use orch_compute::expr::{BufferId, ExprId, Type, VarId, VarInfo};
 use orch_thread::kernel::Kernel;
@@ -18,8 +18,8 @@ pub(crate) struct NestEmitter<'a> {
     pub arrays: Vec<ScratchArray>,
     /// Values that stages save for later ones.
     pub saves: Vec<Save>,
-    /// Loads that are staged in tiles, and the variables for the corner of the current tile.
-    pub staged: Option<(Corner, Vec<StagedLoad>)>,
+    /// Values that are staged in tiles, and the variables for the corner of the current tile.
+    pub staged: Option<(Corner, Vec<StagedValue>)>,
 }
 
 /// A value that a stage saves.
@@ -75,7 +75,7 @@ pub(crate) fn emit(nest: Nest, plan: &NestPlan) -> Kernel {
         emitter.declare_array(placeholder, axes)
     });
     if let (Some(tiling), Some(vector)) = (&plan.tiling, &plan.vector) {
-        emitter.staged = Some(emitter.stage_loads(tiling, vector, Scope::Scratch, TileLayout::RowMajor));
+        emitter.staged = Some(emitter.stage_values(tiling, vector, Scope::Scratch, TileLayout::RowMajor));
     }
     let body = emitter.work_item();
     let Nest { mut program, bindings, .. } = emitter.nest;

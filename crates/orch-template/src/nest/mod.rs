@@ -16,7 +16,8 @@
 //!
 //! - [`flat`] and [`merge`]: the block program over buffers and element offsets, its axes merged where memory is
 //!   contiguous;
-//! - [`choose`]: the schedules worth trying, by the cost model in [`cost`];
+//! - [`choose`]: the schedules worth trying, by the cost model in [`cost`]; [`singles`]: elements that their kernels access one
+//!   at a time;
 //! - [`plan`]: which axes are *outer* (every stage varies over them), which axis lies along the lanes of vectors, what a
 //!   work item computes;
 //! - [`emit`]: the body of a work item: loops over outer axes, and within them one stage after the other;
@@ -42,16 +43,27 @@ pub(super) mod point;
 pub(super) mod reduce;
 mod replace;
 pub(super) mod shared;
+mod singles;
 mod store;
 mod tile;
 pub(super) mod tiling;
 pub(super) mod window;
 
 pub use plan::{AxisBlock, LaneAxis, NestSchedule};
+pub use singles::SingleAccesses;
 
 use orch_compute::block::BlockProgram;
 use orch_thread::kernel::Kernel;
 use orch_thread::target::CpuTarget;
+
+/// What the kernel of a nest does, as the cost model counts it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NestWork {
+    /// Independent parts of about equal size.
+    pub work_items: usize,
+    /// Elements that are accessed one at a time.
+    pub singles: SingleAccesses,
+}
 
 /// The schedules worth trying, the preferred one first.
 pub(super) fn schedules(block: &BlockProgram, target: &CpuTarget) -> Vec<NestSchedule> {
@@ -59,12 +71,13 @@ pub(super) fn schedules(block: &BlockProgram, target: &CpuTarget) -> Vec<NestSch
     choose::schedules(&mut nest, target)
 }
 
-/// Work items under the preferred schedule; `None` if there is none.
-pub(super) fn work_items(block: &BlockProgram, target: &CpuTarget) -> Option<usize> {
+/// What the kernel of the preferred schedule does; `None` if there is none.
+pub(super) fn work(block: &BlockProgram, target: &CpuTarget) -> Option<NestWork> {
     let mut nest = nest_of(block);
     let schedule = choose::schedules(&mut nest, target).into_iter().next()?;
     let plan = plan::NestPlan::new(&mut nest, &schedule);
-    Some(plan.work_item_extents().into_iter().product())
+    let work_items = plan.work_item_extents().into_iter().product();
+    Some(NestWork { work_items, singles: singles::count(&mut nest, &plan, target) })
 }
 
 /// The thread program under a schedule.

@@ -10,28 +10,28 @@
 
 use super::emit::{LoopBounds, NestEmitter, for_loop};
 use super::point::{IterationPoint, Lanes};
-use super::tiling::{Corner, StagedLoad, TileLayout, Tiling};
+use super::tiling::{Corner, StagedValue, TileLayout, Tiling};
 use orch_compute::block::Axis;
 use orch_compute::expr::{ExprId, VarId};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt};
 
 impl NestEmitter<'_> {
-    /// Adds a buffer `[source_tile, vector_tile]` for each staged load, and replaces the load in all stages by one from
+    /// Adds a buffer `[source_tile, vector_tile]` for each staged value, and replaces the value in all stages by one from
     /// that buffer, whose offset is relative to the corner of the tile.
-    pub fn stage_loads(
+    pub fn stage_values(
         &mut self,
         tiling: &Tiling,
         vector: &Axis,
         scope: Scope,
         layout: TileLayout,
-    ) -> (Corner, Vec<StagedLoad>) {
+    ) -> (Corner, Vec<StagedValue>) {
         let corner = Corner {
             source: self.nest.program.exprs.declare_index("source_tile", tiling.source.extent),
             vector: self.nest.program.exprs.declare_index("vector_tile", vector.extent),
         };
         let mut staged = Vec::new();
-        for (number, &load) in tiling.loads.iter().enumerate() {
-            let dtype = self.nest.program.exprs.dtype(load);
+        for (number, &value) in tiling.values.iter().enumerate() {
+            let dtype = self.nest.program.exprs.dtype(value);
             let (name, elems) = (format!("tile{number}"), tiling.source_tile * tiling.vector_tile);
             let buffer = self.nest.program.add_buffer(Buffer { name, dtype, elems, scope });
             let exprs = &mut self.nest.program.exprs;
@@ -49,10 +49,10 @@ impl NestEmitter<'_> {
             let instead = self.nest.program.exprs.load(buffer, offset, 1, None);
             let mut stages = std::mem::take(&mut self.nest.stages);
             for stage in &mut stages {
-                stage.map_roots(|root| self.nest.replace(root, &[(load, instead)]));
+                stage.map_roots(|root| self.nest.replace(root, &[(value, instead)]));
             }
             self.nest.stages = stages;
-            staged.push(StagedLoad { load, buffer, offset });
+            staged.push(StagedValue { value, buffer, offset });
         }
         (corner, staged)
     }
@@ -71,11 +71,11 @@ impl NestEmitter<'_> {
             if start == end {
                 continue;
             }
-            let u0 = self.loop_var(&tiling.source, source.start, source.end - rows, 1);
+            let u0 = self.loop_var(&tiling.source, source.start, source.end - rows, source.step());
             let mut columns_out = Vec::new();
             for piece in equal_tiles(vector.extent, tiling.vector_tile) {
                 let columns = piece.tile;
-                let v0 = self.loop_var(&vector, piece.start, piece.end - columns, 1);
+                let v0 = self.loop_var(&vector, piece.start, piece.end - columns, piece.step());
                 let body = self.tile(point, &tiling, &vector, (u0, rows), (v0, columns));
                 let exprs = &mut self.nest.program.exprs;
                 let (start, end) = (exprs.index(piece.start as i64), exprs.index(piece.end as i64));
@@ -106,7 +106,7 @@ impl NestEmitter<'_> {
         let there = point.with(tiling.source.var, row_at).with(vector.var, column_at);
         let fill: Vec<Stmt> = staged
             .iter()
-            .map(|staged| self.store(&there, staged.buffer, staged.offset, staged.load))
+            .map(|staged| self.store(&there, staged.buffer, staged.offset, staged.value))
             .collect();
         let fill = self.count_loop(row, rows, LoopKind::UnrollBy(4), fill);
         let mut out = vec![self.count_loop(column, columns, LoopKind::Serial, vec![fill])];
@@ -158,6 +158,13 @@ struct EqualTiles {
     end: usize,
     /// Points of the axis in a tile.
     tile: usize,
+}
+
+impl EqualTiles {
+    /// What all starts of tiles are multiples of.
+    fn step(&self) -> usize {
+        if self.start == 0 { self.tile } else { 1 }
+    }
 }
 
 /// The full tiles of an axis, and the rest as one narrower tile; neither is empty.

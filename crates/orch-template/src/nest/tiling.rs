@@ -1,4 +1,4 @@
-//! Which loads are staged in tiles, and how a tile lies in its buffer. [`super::tile`] emits the loops.
+//! What is staged in tiles, and how a tile lies in its buffer. [`super::tile`] emits the loops.
 
 use super::flat::{Nest, NestStage};
 use orch_compute::block::Axis;
@@ -17,8 +17,8 @@ pub(crate) struct Tiling {
     pub source_tile: usize,
     /// Points of the vector axis in a tile, a multiple of the lanes.
     pub vector_tile: usize,
-    /// Loads that are staged.
-    pub loads: Vec<ExprId>,
+    /// What is staged: loads, and choices among loads.
+    pub values: Vec<ExprId>,
 }
 
 /// Layout of a tile `[source_tile, vector_tile]` in its buffer.
@@ -63,14 +63,14 @@ impl XorSwizzle {
     }
 }
 
-/// A staged load.
+/// A value that is staged in a tile.
 #[derive(Clone, Debug)]
-pub(crate) struct StagedLoad {
-    /// The load from the source tensor, which fills the tile.
-    pub load: ExprId,
+pub(crate) struct StagedValue {
+    /// The value, a load or a choice among loads, which fills the tile.
+    pub value: ExprId,
     /// The tile, `[source_tile, vector_tile]`.
     pub buffer: BufferId,
-    /// Element offset of the load's element in the tile, in terms of the [`Corner`] and both axes.
+    /// Element offset of the value in the tile, in terms of the [`Corner`] and both axes.
     pub offset: ExprId,
 }
 
@@ -91,19 +91,48 @@ impl Tiling {
         for load in strided_loads(nest, vector.var) {
             let Some(source) = contiguous_axis(nest, load, outer, vector.var) else { continue };
             match &mut tiling {
-                Some(tiling) if tiling.source == source => tiling.loads.push(load),
+                Some(tiling) if tiling.source == source => tiling.values.push(load),
                 Some(_) => {}
                 None => {
                     let size = nest.program.exprs.dtype(load).size_bytes();
                     let tile = (ROW_BYTES / size).max(lanes);
                     let source_tile = tile.min(source.extent);
                     let vector_tile = tile.min(vector.extent.next_multiple_of(lanes));
-                    tiling = Some(Tiling { source, source_tile, vector_tile, loads: vec![load] });
+                    tiling = Some(Tiling { source, source_tile, vector_tile, values: vec![load] });
                 }
             }
         }
+        if let Some(tiling) = &mut tiling {
+            tiling.values = with_choices(nest, &tiling.values, vector.var);
+        }
         tiling
     }
+}
+
+/// The values that are staged for these loads: instead of loads a choice among them that is the same along the vector axis,
+/// as of the parts of a concatenation, so that one tile serves all of them.
+fn with_choices(nest: &Nest, loads: &[ExprId], vector: VarId) -> Vec<ExprId> {
+    let exprs = &nest.program.exprs;
+    let roots: Vec<ExprId> = nest.stages.iter().flat_map(NestStage::roots).collect();
+    let mut staged = loads.to_vec();
+    let mut chosen = Vec::new();
+    let reachable = exprs.reachable(&roots);
+    // Operands come first.
+    for &id in &reachable {
+        let Expr::Select(condition, a, b) = *exprs.get(id) else { continue };
+        if [a, b].iter().all(|part| staged.contains(part)) && !exprs.depends_on(condition, vector) {
+            staged.push(id);
+            chosen.push(id);
+        }
+    }
+    let mut read = roots;
+    for &id in reachable.iter().filter(|id| !chosen.contains(id)) {
+        exprs.get(id).for_each_operand(|operand| read.push(operand));
+    }
+    staged.retain(|value| read.contains(value));
+    // A choice is replaced before its parts are.
+    staged.reverse();
+    staged
 }
 
 /// Loads with a constant stride other than 0 and 1 along an axis: vectors along that axis would gather their elements.

@@ -48,6 +48,9 @@ fn lanes_of(exprs: &Exprs, root: ExprId, values: &[(VarId, i64)], memory: &mut M
             Expr::FloorDiv(a, b) => Const::int(dtype, int(a, lane).div_euclid(int(b, lane)).into()),
             Expr::FloorRem(a, b) => Const::int(dtype, int(a, lane).rem_euclid(int(b, lane)).into()),
             Expr::Splat(a, _) => known[&a][0],
+            Expr::ReduceLanes(ReduceOp::Max, a) => {
+                known[&a].iter().copied().max_by_key(|value| value.as_int()).expect("a vector has lanes")
+            }
             Expr::Interleave(a, b) => known[if lane.is_multiple_of(2) { &a } else { &b }][lane / 2],
             Expr::Ramp { base, stride, .. } => {
                 Const::int(dtype, (int(base, 0) + stride * lane as i64).into())

@@ -3,7 +3,7 @@
 use crate::build::operations::{Operations, operations, reads};
 use orch_compute::{ArgRole, BlockProgram, ExprId, Stage};
 use orch_template::contraction::{self, ContractionForm, ContractionWork, CpuMathUnit};
-use orch_template::nest_work_items;
+use orch_template::{NestWork, nest_work};
 use orch_thread::CpuTarget;
 use orch_tune::cost::KernelFacts;
 
@@ -29,7 +29,13 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
             facts.tasks = grid.tasks() as u64;
             facts.packed_blocks = (grid.batch * grid.row_blocks) as u64;
         }
-        None => facts.tasks = nest_work_items(block, target).unwrap_or(1) as u64,
+        None => {
+            if let Some(NestWork { work_items, singles }) = nest_work(block, target) {
+                facts.tasks = work_items as u64;
+                facts.single_accesses = singles.near as u64;
+                facts.scattered_accesses = singles.far as u64;
+            }
+        }
     }
     facts
 }
