@@ -57,12 +57,21 @@ use orch_thread::kernel::Kernel;
 use orch_thread::target::CpuTarget;
 
 /// What the kernel of a nest does, as the cost model counts it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct NestWork {
     /// Independent parts of about equal size.
     pub work_items: usize,
     /// Elements that are accessed one at a time.
     pub singles: SingleAccesses,
+    /// Share of the lanes of the target's vectors that hold elements, above 0 and at most 1.
+    pub lanes_used: f64,
+}
+
+/// Share of the lanes of the target's vectors that hold elements: the last vector of an axis may be masked in part.
+fn lanes_used(nest: &flat::Nest, plan: &plan::NestPlan, target: &CpuTarget) -> f64 {
+    let lanes = cost::lanes_of(nest, target).max(plan.lanes);
+    let extent = plan.vector.as_ref().map_or(1, |axis| axis.extent.max(1));
+    extent as f64 / (extent.div_ceil(plan.lanes) * lanes) as f64
 }
 
 /// The schedules worth trying, the preferred one first.
@@ -77,7 +86,8 @@ pub(super) fn work(block: &BlockProgram, target: &CpuTarget) -> Option<NestWork>
     let schedule = choose::schedules(&mut nest, target).into_iter().next()?;
     let plan = plan::NestPlan::new(&mut nest, &schedule);
     let work_items = plan.work_item_extents().into_iter().product();
-    Some(NestWork { work_items, singles: singles::count(&mut nest, &plan, target) })
+    let lanes_used = lanes_used(&nest, &plan, target);
+    Some(NestWork { work_items, singles: singles::count(&mut nest, &plan, target), lanes_used })
 }
 
 /// The thread program under a schedule.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! vector axis v, stride s along it      0, 1: a vector or one element for all lanes      2, 3, 4: picked from vectors
-//! s larger or none: one at a time       in a tile, or if L1 keeps the lines of a vector
+//! s larger or none, no vector axis:     one at a time
+//!                                       in a tile, or if L1 keeps the lines of a vector
 //!                                       until the next vector reads their neighbours: near
 //!                                       otherwise: far, a cache line for each element
 //! ```
@@ -31,7 +32,7 @@ const WAYS: usize = 8;
 /// Counts the accesses of all stages.
 pub(super) fn count(nest: &mut Nest, plan: &NestPlan, target: &CpuTarget) -> SingleAccesses {
     let mut singles = SingleAccesses::default();
-    let Some(vector) = plan.vector.as_ref().map(|axis| axis.var) else { return singles };
+    let vector = plan.vector.as_ref().map(|axis| axis.var);
     let staged: Vec<ExprId> = match &plan.tiling {
         Some(tiling) => nest.program.exprs.reachable(&tiling.values),
         None => Vec::new(),
@@ -43,7 +44,8 @@ pub(super) fn count(nest: &mut Nest, plan: &NestPlan, target: &CpuTarget) -> Sin
             let varying: Vec<VarId> =
                 stage.axes().into_iter().filter(|&axis| exprs.depends_on(offset, axis)).collect();
             let points = nest.points(&varying);
-            let stride = nest.simplifier.stride(&mut nest.program.exprs, offset, vector);
+            let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
+            let stride = vector.and_then(|vector| simplifier.stride(exprs, offset, vector));
             let lines = plan.lanes * plan.vectors;
             match stride {
                 Some(0 | 1) => {}

@@ -30,7 +30,8 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
             facts.packed_blocks = (grid.batch * grid.row_blocks) as u64;
         }
         None => {
-            if let Some(NestWork { work_items, singles }) = nest_work(block, target) {
+            if let Some(NestWork { work_items, singles, lanes_used }) = nest_work(block, target) {
+                facts.efficiency *= lanes_used;
                 facts.tasks = work_items as u64;
                 facts.single_accesses = singles.near as u64;
                 facts.scattered_accesses = singles.far as u64;
