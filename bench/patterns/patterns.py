@@ -202,6 +202,13 @@ def resize_by_two(g, mode):
     g.output(g.Relu(g.Resize(g.input(1, 16, 14, 14), None, scale, mode=mode)))
 
 
+@pattern(5, 1, mode=["nearest", "linear", "cubic"])
+def samples_of_a_grid(g, mode):
+    # Of two images, as optical flow samples them, with the activation behind. Weights of a cubic are computed once for all channels.
+    grid = g.input(2, 10, 12, 2)
+    g.output(g.Relu(g.GridSample(g.input(2, 8, 14, 14), grid, mode=mode, padding_mode="border")))
+
+
 @pattern(2, 2)
 def resize_nearest_by_an_odd_factor(g):
     g.output(g.Relu(g.Resize(g.input(1, 8, 7, 7), None, None, g.ints(1, 8, 100, 100), mode="nearest")))

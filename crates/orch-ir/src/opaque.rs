@@ -13,7 +13,7 @@ pub struct OpaqueOp {
 
 /// The names that [`OpaqueKind::Routine`] may have.
 pub const ROUTINES: &[&str] =
-    &["DFT", "DeformConv", "Det", "GridSample", "MaxRoiPool", "MaxUnpool", "ReverseSequence", "RoiAlign"];
+    &["DFT", "DeformConv", "Det", "MaxRoiPool", "MaxUnpool", "ReverseSequence", "RoiAlign"];
 
 /// The routines. Semantics are those of the ONNX operator named, on the operands as given after fission has
 /// normalised attributes; the interpreter implements each and the runtime calls it.

@@ -10,7 +10,6 @@
 //! - texts: `[]`
 
 use super::Call;
-use super::taps::{Interpolation, taps};
 use crate::EvalError;
 use orch_ir::Tensor;
 
@@ -117,12 +116,19 @@ fn extents4(x: &Tensor) -> Option<[usize; 4]> {
 /// The value between the elements of a plane; 0 outside.
 fn bilinear(plane: &[f64], [h, w]: [usize; 2], [y, x]: [f64; 2]) -> f64 {
     let mut sum = 0.0;
-    for (row, row_weight) in taps(y, Interpolation::Linear) {
-        for (column, column_weight) in taps(x, Interpolation::Linear) {
+    for (row, row_weight) in taps(y) {
+        for (column, column_weight) in taps(x) {
             if (0..h as i64).contains(&row) && (0..w as i64).contains(&column) {
                 sum += row_weight * column_weight * plane[row as usize * w + column as usize];
             }
         }
     }
     sum
+}
+
+/// The elements beside a coordinate, and their weights; they may lie outside.
+fn taps(coordinate: f64) -> [(i64, f64); 2] {
+    let floor = coordinate.floor();
+    let (base, fraction) = (floor as i64, coordinate - floor);
+    [(base, 1.0 - fraction), (base.saturating_add(1), fraction)]
 }

@@ -6,12 +6,10 @@
 pub mod deform_conv;
 pub mod det;
 pub mod dft;
-pub mod grid_sample;
 pub mod max_roi_pool;
 pub mod max_unpool;
 pub mod reverse_sequence;
 pub mod roi_align;
-mod taps;
 
 use crate::EvalError;
 use orch_ir::{DType, Shape, Tensor};
@@ -105,7 +103,6 @@ const ROUTINES: &[(&str, Routine)] = &[
     ("DFT", dft::dft),
     ("DeformConv", deform_conv::deform_conv),
     ("Det", det::det),
-    ("GridSample", grid_sample::grid_sample),
     ("MaxRoiPool", max_roi_pool::max_roi_pool),
     ("MaxUnpool", max_unpool::max_unpool),
     ("ReverseSequence", reverse_sequence::reverse_sequence),

@@ -11,8 +11,8 @@ use orch_ir::{NodeId, OpaqueKind, PrimGraph, PrimOp, Shape, TensorId};
 use orch_plan::enumerate::Candidate;
 
 // Measured steps on an AMD EPYC, and what these constants make of them: DFT of four times 1024 values 10.6 ms (10.1), TopK
-// of 100000 elements 14.7 ms (14.1), GridSample of 16 x 64 x 64 elements 2.5 ms (2.7), DeformConv of 16 channels of 32 x
-// 32 9.9 ms (11.4), ScatterElements of 1000 x 256 5.7 ms (5.6). Steps of a few elements take 3 to 6 us (2 to 3).
+// of 100000 elements 14.7 ms (14.1), DeformConv of 16 channels of 32 x 32 9.9 ms (11.4), ScatterElements of 1000 x 256 5.7 ms
+// (5.6). Steps of a few elements take 3 to 6 us (2 to 3).
 
 /// Time of a step with nothing to do.
 const STEP_US: f64 = 1.0;
@@ -119,7 +119,6 @@ fn operations(op: &PrimOp, inputs: &[&Shape], outputs: &[&Shape]) -> f64 {
             OpaqueKind::Routine { name, ints, .. } => match (*name, &ints[..]) {
                 // Four elements for each multiplication.
                 ("DeformConv", _) => 4.0 * output * weight(),
-                ("GridSample", _) => SAMPLE * output,
                 ("RoiAlign", [_, _, sampling, ..]) => SAMPLE * output * (sampling * sampling).max(1) as f64,
                 ("DFT", [_, length, ..]) => output * *length as f64,
                 ("Det", _) => input(0) * inputs.first().map_or(1.0, |shape| extent(shape, shape.rank() - 1)),
