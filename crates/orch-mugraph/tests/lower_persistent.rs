@@ -2,14 +2,15 @@
 
 mod common;
 
-use common::gpu::{check_lowered, rounded};
-use common::kernels::row_major;
+use common::gpu::{error, rounded};
+use common::kernels::{outputs, row_major};
 use common::{random_inputs, valid};
 use orch_ir::DType;
+use orch_mugraph::array::Array;
 use orch_mugraph::lower::gpu::MugraphSchedule;
 use orch_mugraph::lower::{Request, Stored, gpu};
-use orch_mugraph::{Band, MuGraph, Node, TensorId, VerifyOptions, print, stabilise};
-use orch_thread::kernel::Kernel;
+use orch_mugraph::tiling::indices;
+use orch_mugraph::{Band, MuGraph, Node, Precision, TensorId, VerifyOptions, interpret, print, stabilise};
 use orch_thread::target::SM_90;
 use orch_thread::{GpuTarget, OperandPrecision, print_thread};
 
@@ -30,6 +31,9 @@ struct Attention {
 
 const PLAIN: Attention =
     Attention { heads: 4, rows: 256, keys: 256, columns: 64, row_blocks: 2, range: 4, band: None };
+
+/// The tensor of the mask.
+const MASK: usize = 3;
 
 const CAUSAL: Option<Band> = Some(Band { above: Some(0), below: None });
 
@@ -76,18 +80,82 @@ impl Attention {
     }
 }
 
+impl Attention {
+    /// Random inputs, and the mask of the band.
+    fn values(&self, graph: &MuGraph) -> Vec<Array<f64>> {
+        let mut inputs = random_inputs(graph, 11, 0.3);
+        if let Some(band) = self.band {
+            let kept = |index: Vec<usize>| f64::from(u8::from(band.contains(index[1], index[2])));
+            inputs[MASK].data = indices(&[1, self.rows, self.keys]).map(kept).collect();
+        }
+        inputs
+    }
+}
+
 fn request<'a>(graph: &'a MuGraph, stored: &'a [Stored]) -> Request<'a> {
     let is_block = |(tensor, node): (TensorId, &Node)| matches!(node, Node::Block(_)).then_some(tensor);
     let kernel = graph.nodes().find_map(is_block).expect("a block");
     Request { graph, kernel, stored, name: "kernel" }
 }
 
+/// Lowers a kernel to persistent CTAs, compares what it computes, and gives its text.
+fn check(attention: Attention, target: &GpuTarget) -> String {
+    let graph = attention.stable();
+    let inputs = rounded(&attention.values(&graph), DType::F16);
+    let mut stored = row_major(&graph, DType::F16);
+    if attention.band.is_some() {
+        stored[MASK] = Stored { band: attention.band, ..Stored::row_major(DType::Bool, graph.shape(TensorId(MASK as u32))) };
+    }
+    let schedules = gpu::schedules(&request(&graph, &stored), target, OperandPrecision::F16);
+    assert_eq!(schedules.unwrap()[0], MugraphSchedule::PERSISTENT, "{attention:?}");
+    let mut text = String::new();
+    let expected = interpret(&graph, &inputs, Precision::F32).unwrap();
+    let given = outputs(&graph, &inputs, &stored, |request| {
+        let kernel = gpu::lower(request, target, OperandPrecision::F16);
+        let kernel = kernel.unwrap_or_else(|e| panic!("{e}\n{}", print(&graph)));
+        assert_eq!(kernel.program.tasks, target.sms);
+        text = print_thread(&kernel.program);
+        kernel
+    });
+    let error = error(&expected[0], &given[0]);
+    assert!(error < 1e-2, "{attention:?}: {error:e}\n{text}");
+    text
+}
+
 #[test]
-fn thin() {
-    let graph = PLAIN.stable();
-    let inputs = rounded(&random_inputs(&graph, 5, 0.3), DType::F16);
-    let stored = row_major(&graph, DType::F16);
-    let kernel = gpu::lower_as(&request(&graph, &stored), &SMALL, OperandPrecision::F16, MugraphSchedule::PERSISTENT).unwrap_or_else(|e| panic!("{e}"));
-    println!("{}", print_thread(&kernel.program));
-    check_lowered(&graph, &inputs, &stored, 1e-2, |_| kernel.clone());
+fn blocks_follow_each_other_in_a_cta() {
+    for (attention, sms) in [
+        // As many blocks for each CTA, or for some one more.
+        (Attention { heads: 3, ..PLAIN }, 3),
+        (PLAIN, 3),
+        (Attention { heads: 1, rows: 512, row_blocks: 4, ..PLAIN }, 3),
+        // Iterations that are no multiple of the stages.
+        (Attention { keys: 320, range: 5, ..PLAIN }, 3),
+        (Attention { heads: 2, columns: 128, ..PLAIN }, 3),
+        (Attention { heads: 2, ..PLAIN }, 1),
+    ] {
+        let text = check(attention, &GpuTarget { sms, ..SMALL });
+        assert!(text.contains("for turn"), "{text}");
+    }
+}
+
+/// Blocks of one iteration, of fewer than the stages, and of all.
+#[test]
+fn blocks_of_any_number_of_iterations_follow_each_other() {
+    let long = Attention { heads: 2, rows: 512, keys: 512, row_blocks: 4, range: 8, ..PLAIN };
+    let window = |above, below| Some(Band { above: Some(above), below: Some(below) });
+    for (attention, sms) in [
+        (Attention { band: CAUSAL, ..long }, 3),
+        (Attention { band: CAUSAL, heads: 5, ..long }, 3),
+        (Attention { band: Some(Band::causal(-300)), ..long }, 3),
+        (Attention { band: Some(Band { above: None, below: Some(0) }), ..long }, 3),
+        (Attention { band: window(0, 0), ..long }, 3),
+        (Attention { band: window(0, 100), ..long }, 2),
+        (Attention { band: window(-1000, 0), ..long }, 3),
+        (Attention { band: window(600, -64), ..long }, 3),
+        (Attention { band: CAUSAL, columns: 128, ..long }, 3),
+    ] {
+        let text = check(attention, &GpuTarget { sms, ..SMALL });
+        assert!(text.contains("let iterations"), "{text}");
+    }
 }
