@@ -485,6 +485,11 @@ fn masked(target: &GpuTarget, kernels: &mut Kernels) {
         ([2048, 64, 16, 32], "causal(0, 1, 2048, 2048)"),
         ([2048, 128, 16, 64], "causal(0, 1, 2048, 2048)"),
         ([2048, 64, 32, 32], "mask \"m\" [1, 2048, 2048]"),
+        // More blocks of 128 rows than SMs, which persistent CTAs share.
+        ([4096, 64, 32, 32], "causal(0, 1, 4096, 2048)"),
+        ([4096, 64, 32, 16], "causal(0, 1, 4096, 2048)"),
+        ([4096, 128, 32, 32], "causal(0, 1, 4096, 2048)"),
+        ([4096, 128, 32, 32], "mask \"m\" [1, 4096, 2048]"),
         ([16, 64, 1, 32], "mask \"m\" [1, 16, 2048]"),
     ] {
         let text = format!(

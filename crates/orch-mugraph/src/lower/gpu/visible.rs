@@ -64,7 +64,8 @@ pub(super) struct BlockOrder {
     /// Whether its indices are counted from the last one.
     from_last: bool,
     /// Sections of the first dimension of the grid, one of which is done before the next one begins; 1 if the order is along that
-    /// dimension itself.
+    /// dimension itself. Every other one is in the opposite order, so that blocks at the ends of two that meet take as long; the last
+    /// one is not.
     sections: usize,
 }
 
@@ -246,7 +247,8 @@ impl BlockOrder {
         if axis > 0 {
             index[0] += section * (grid[0] / sections);
         }
-        if from_last {
+        let is_turned = section % 2 == sections % 2;
+        if from_last != is_turned {
             index[axis] = grid[axis] - 1 - index[axis];
         }
         index
@@ -260,10 +262,13 @@ impl BlockOrder {
         if axis > 0 {
             index[0] = exprs.linear_index(&[section, index[0]], &[grid[0] / sections, 1]);
         }
-        if from_last {
-            let last = exprs.index(grid[axis] as i64 - 1);
-            index[axis] = exprs.sub(last, index[axis]);
-        }
+        let last = exprs.index(grid[axis] as i64 - 1);
+        let (forth, back) = (index[axis], exprs.sub(last, index[axis]));
+        let (straight, turned) = if from_last { (back, forth) } else { (forth, back) };
+        let (two, parity) = (exprs.index(2), exprs.index(sections as i64 % 2));
+        let of_section = exprs.floor_rem(section, two);
+        let is_turned = exprs.eq(of_section, parity);
+        index[axis] = if sections == 1 { straight } else { exprs.select(is_turned, turned, straight) };
         index
     }
 }
