@@ -28,7 +28,7 @@
 //!   registers;
 //! - `operand`, `mma`, `wgmma`, `split_k` multiply tiles; `accumulate`, `reduce` carry sums and maxima
 //!   through the loop;
-//! - `persistent` has each CTA run one block after the other, with loads of the next one under way;
+//! - `persistent` has each CTA run one block after the other, with loads of the next one in flight;
 //! - `visible` leaves out iterations that a causal mask or a window hides;
 //! - `overlap` and `conditional_rescale` are softmax/GEMM overlap (FlashAttention-3) and conditional
 //!   rescaling (FlashAttention-4);

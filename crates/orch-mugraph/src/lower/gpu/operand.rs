@@ -145,11 +145,8 @@ impl BlockEmitter<'_> {
     pub fn shared_after_loop(&mut self, name: &str, dtype: DType, shape: &[usize]) -> SharedTile {
         let last = shape.len() - 1;
         if self.turn.is_some() {
-            // What lies in other buffers is loaded for the next block meanwhile; the barrier orders reads for the block before.
-            self.emit_barrier();
-            let view = self.alloc_shared(name, dtype, shape, last);
-            self.turn.iter_mut().for_each(|turn| turn.written.extend([view.buffer]));
-            return view;
+            // What lies in other buffers is loaded for the next block meanwhile.
+            return self.alloc_shared(name, dtype, shape, last);
         }
         let (strides, elems) = line_strides(shape, last, dtype);
         let is_spare = |buffer: BufferId| {

@@ -1,13 +1,13 @@
 //! Persistent CTAs: one per SM, each of which runs one block after the other.
 //!
 //! ```text
-//! block b of a CTA:   wait for Q -> registers | iterations, K and V in the ring | loads of block b + 1 | last product, division, store
-//! loads of b + 1:     Q, and the stages of K and V that the loop does not load itself
+//! block b of a CTA:   wait for Q -> registers | iterations, K and V in the ring | last product by V, division, store
+//! last iteration:     loads of block b + 1: Q, and the first stages of K and V, which its loop does not load itself
 //! ```
 //!
 //! Where an SM runs one CTA at a time, nothing hides the first loads of a block, nor its last product and store: of the 11 us that a block
 //! of causal attention of 1024 tokens, heads of 128, takes an H100, 4 pass before its first product and after its last. A persistent CTA
-//! issues the first loads of the next block when its last iteration has begun, so that they arrive meanwhile, and initialises mbarriers
+//! issues the first loads of the next block when its last iteration begins, so that they arrive meanwhile, and initialises mbarriers
 //! once.
 //!
 //! The ring of stages goes on over blocks: iteration `i` of a block is number `before + i` of the CTA, of which stage and phase are
@@ -20,8 +20,12 @@
 //! - Q: each thread copies it to registers before it begins the first iteration, so that the wait for the empty mbarrier of that iteration
 //!   suffices. The second iteration waits for it; if there is none, the loads do.
 //!
-//! Loads could run ahead by a position of their own, from iteration to iteration across blocks. That would take registers for the
-//! position, of which heads of 128 leave none, and win nothing: the last product and the store take longer than a load.
+//! What a warp copies to shared memory to store it, it stores itself (`store`): no barrier of the CTA separates blocks, and warp groups stay
+//! an iteration apart, if they are.
+//!
+//! Loads could run ahead of the loop by a position of their own, from iteration to iteration across blocks. That would take registers and
+//! instructions for the position in each iteration, to issue loads one iteration earlier that have an iteration, a product and a store
+//! to arrive.
 //!
 //! Blocks are dealt to CTAs back and forth, so that CTAs whose block is among the longer ones of one round have one of the shorter
 //! ones in the next:
@@ -74,7 +78,7 @@ pub(super) struct Turn {
     counter: Option<VarId>,
     /// Shared buffers that threads read before the loop only.
     before_loop: BTreeSet<BufferId>,
-    /// Shared buffers that threads write, each behind a barrier that orders it behind reads of the block before.
+    /// Shared buffers that threads write, each behind a barrier that orders it behind the reads for the block before.
     pub written: BTreeSet<BufferId>,
 }
 
@@ -190,12 +194,14 @@ impl BlockEmitter<'_> {
         self.code.before_turns.extend(loads);
     }
 
-    /// Adds the first loads of the next block, if there is one.
+    /// Adds the first loads of the next block, if there is one, in the last iteration of this one.
     pub fn load_next_block(&mut self, staged: &StagedLoads) {
         let Some(Turn { number, count, .. }) = self.turn.clone() else { return };
         let exprs = &mut self.program.exprs;
         let (next, two, zero) = (exprs.add_const(number, 1), exprs.index(2), exprs.index(0));
         let condition = exprs.lt(next, count);
+        let last = exprs.add_const(self.iterations.count, -1);
+        let is_last = exprs.eq(self.iteration, last);
         let is_single = exprs.lt(self.iterations.count, two);
         let is_single = self.simplifier.simplify(&mut self.program.exprs, is_single);
         let mut then = Vec::new();
@@ -207,7 +213,8 @@ impl BlockEmitter<'_> {
         }
         let before = self.ring_index(self.iterations.count);
         then.extend(self.first_loads(staged, next, before));
-        self.code.body.push(Stmt::If { condition, then, otherwise: Vec::new() });
+        let then = vec![Stmt::If { condition, then, otherwise: Vec::new() }];
+        self.code.body.push(Stmt::If { condition: is_last, then, otherwise: Vec::new() });
     }
 
     /// The loads of a block that its loop does not issue, of the block of a turn behind so many iterations.

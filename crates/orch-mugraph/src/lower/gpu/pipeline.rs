@@ -112,7 +112,7 @@ impl BlockEmitter<'_> {
         let iteration = self.iteration;
         self.code.body = body;
         let before = std::mem::take(&mut self.pending.accesses);
-        self.start_iteration(looped, iteration);
+        self.start_iteration(staged, iteration);
         for tile in self.plan.steps.in_stage(Stage::Loop) {
             match self.plan.steps.tiles[tile].step {
                 TileStep::Accumulate { .. } => self.emit_accumulate(tile),
@@ -148,7 +148,6 @@ impl BlockEmitter<'_> {
         };
         let (start, kind) = (self.index(0), LoopKind::Serial);
         self.code.body.push(Stmt::For { var, start, end, step: 1, kind, body: inner });
-        self.load_next_block(staged);
         self.code.body.extend(self.overlap.iter().flat_map(|overlap| overlap.last.clone()));
         self.code.body.extend(self.pending.loop_wgmma.then_some(Stmt::Cta(CtaStmt::WgmmaWait)));
         if is_copied {
@@ -158,7 +157,8 @@ impl BlockEmitter<'_> {
 
     /// The start of an iteration: waits for its cp.async groups, makes sure that the stage that is loaded
     /// next has been read, issues the loads of a later iteration, and makes the iteration's tiles readable.
-    fn start_iteration(&mut self, looped: &[StagedLoad], iteration: ExprId) {
+    fn start_iteration(&mut self, staged: &StagedLoads, iteration: ExprId) {
+        let looped = &staged.looped;
         let (stages, is_copied) = (self.plan.schedule.stages, any_cp_async(looped));
         if stages > 1 && is_copied {
             self.code.body.push(Stmt::Cta(CtaStmt::CpAsyncWait(stages - 2)));
@@ -173,6 +173,7 @@ impl BlockEmitter<'_> {
             self.prefetch(&others, iteration);
             self.code.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncCommit)));
             self.prefetch(&later, iteration);
+            self.load_next_block(staged);
         }
         if stages == 1 && !looped.is_empty() {
             let first = self.index(0);
