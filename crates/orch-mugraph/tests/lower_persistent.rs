@@ -50,7 +50,11 @@ impl Attention {
     /// The text with `{n}` the number of the first tensor behind the inputs.
     fn numbered(&self, text: &str) -> MuGraph {
         let first = if self.band.is_some() { 4 } else { 3 };
-        valid(&(0..6).fold(text.to_owned(), |text, at| text.replace(&format!("u{at}"), &format!("t{}", first + at))))
+        valid(
+            &(0..6).fold(text.to_owned(), |text, at| {
+                text.replace(&format!("u{at}"), &format!("t{}", first + at))
+            }),
+        )
     }
 
     fn program(&self) -> MuGraph {
@@ -104,22 +108,82 @@ fn check(attention: Attention, target: &GpuTarget) -> String {
     let inputs = rounded(&attention.values(&graph), DType::F16);
     let mut stored = row_major(&graph, DType::F16);
     if attention.band.is_some() {
-        stored[MASK] = Stored { band: attention.band, ..Stored::row_major(DType::Bool, graph.shape(TensorId(MASK as u32))) };
+        stored[MASK] = Stored {
+            band: attention.band,
+            ..Stored::row_major(DType::Bool, graph.shape(TensorId(MASK as u32)))
+        };
     }
-    let schedules = gpu::schedules(&request(&graph, &stored), target, OperandPrecision::F16);
-    assert_eq!(schedules.unwrap()[0], MugraphSchedule::PERSISTENT, "{attention:?}");
+    check_graph(&graph, &inputs, &stored, target)
+}
+
+/// The same of a graph.
+fn check_graph(graph: &MuGraph, inputs: &[Array<f64>], stored: &[Stored], target: &GpuTarget) -> String {
+    let schedules = gpu::schedules(&request(graph, stored), target, OperandPrecision::F16);
+    assert_eq!(schedules.unwrap()[0], MugraphSchedule::PERSISTENT, "{}", print(graph));
     let mut text = String::new();
-    let expected = interpret(&graph, &inputs, Precision::F32).unwrap();
-    let given = outputs(&graph, &inputs, &stored, |request| {
+    let expected = interpret(graph, inputs, Precision::F32).unwrap();
+    let given = outputs(graph, inputs, stored, |request| {
         let kernel = gpu::lower(request, target, OperandPrecision::F16);
-        let kernel = kernel.unwrap_or_else(|e| panic!("{e}\n{}", print(&graph)));
-        assert_eq!(kernel.program.tasks, target.sms);
+        let kernel = kernel.unwrap_or_else(|e| panic!("{e}\n{}", print(graph)));
         text = print_thread(&kernel.program);
+        assert_eq!(kernel.program.tasks, target.sms, "{text}");
         kernel
     });
     let error = error(&expected[0], &given[0]);
-    assert!(error < 1e-2, "{attention:?}: {error:e}\n{text}");
+    assert!(error < 1e-2, "{error:e}\n{text}");
+    // Threads wait for each other within warps only.
+    assert!(!text.lines().any(|line| line.trim() == "barrier"), "{text}");
     text
+}
+
+/// Heads of queries that share keys and values, whose scores are scaled.
+#[test]
+fn grouped_heads_share_keys() {
+    let body = |first: usize, exp: &str| {
+        format!(
+            "t0 = input \"q\" [2, 2, 256, 64]\n t1 = input \"k\" [2, 1, 64, 256]\n t2 = input \"v\" [2, 1, 256, 64]\n \
+             t3 = causal(0, 1, 1, 256, 256)\n t{first} = {exp}"
+        )
+    };
+    let program = valid(&format!(
+        "mugraph \"p\" {{\n {}\n t5 = scale(1/8) t4\n t6 = mask t5, t3\n t7 = exp t6\n t8 = sum(3) t7\n t9 = div t7, t8\n \
+         t10 = matmul t9, t2\n output \"o\" t10\n}}\n",
+        body(4, "matmul t0, t1")
+    ));
+    let fused = valid(&format!(
+        "mugraph \"f\" {{\n {} {{\n s0 = load t0 [0, 1, 2] -\n s1 = load t1 [0, -, -] 3\n s2 = load t2 [0, -, -] 2\n \
+         s3 = load t3 [-, -, 2] 3\n s4 = scale(1/8) s0\n s5 = matmul s4, s1\n s6 = mask s5, s3\n s7 = exp s6\n s8 = sum(3) s7\n \
+         s9 = accumulate sum s8\n s10 = matmul s7, s2\n s11 = accumulate sum s10\n s12 = div s11, s9\n store s12 [0, 1, 2]\n }}\n \
+         output \"o\" t4\n}}\n",
+        body(4, "block [2, 2, 2] loop 4")
+    ));
+    let graph =
+        stabilise(&program, &fused, &VerifyOptions::default()).unwrap_or_else(|e| panic!("{e}")).graph;
+    check_graph(
+        &graph,
+        &rounded(&random_inputs(&graph, 11, 0.3), DType::F16),
+        &row_major(&graph, DType::F16),
+        &SMALL,
+    );
+}
+
+/// As many SMs as blocks, rows that TMA does not copy to registers, and two CTAs on an SM: a CTA for each block.
+#[test]
+fn other_blocks_have_ctas_of_their_own() {
+    let few = GpuTarget { sms: 8, ..SMALL };
+    let large = GpuTarget { sms: 3, ..SM_90 };
+    let uneven = Attention { rows: 200, ..PLAIN };
+    for (attention, target) in [(PLAIN, &few), (uneven, &SMALL), (PLAIN, &large)] {
+        let graph = attention.stable();
+        let stored = row_major(&graph, DType::F16);
+        let request = request(&graph, &stored);
+        let kernel = gpu::lower(&request, target, OperandPrecision::F16).unwrap_or_else(|e| panic!("{e}"));
+        let plain = gpu::lower_as(&request, target, OperandPrecision::F16, MugraphSchedule::PLAIN);
+        let plain = plain.unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(print_thread(&kernel.program), print_thread(&plain.program), "{attention:?}");
+        assert_eq!(kernel.program.tasks, 8);
+        assert!(gpu::lower_as(&request, target, OperandPrecision::F16, MugraphSchedule::PERSISTENT).is_err());
+    }
 }
 
 #[test]

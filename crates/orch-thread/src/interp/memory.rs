@@ -339,7 +339,9 @@ impl<'a> Memory<'a> {
             let since = match is_peer || touch.is_peer {
                 true => self.cluster_time,
                 // TMA loads are issued by a thread, and run by themselves.
-                false if is_of_warp && access != Access::TmaLoad => since.max(self.warp_times[self.place / WARP]),
+                false if is_of_warp && access != Access::TmaLoad => {
+                    since.max(self.warp_times[self.place / WARP])
+                }
                 false => since,
             };
             let is_ordered = touch.time < since || access == Access::Red && touch.is_red;

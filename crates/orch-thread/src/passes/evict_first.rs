@@ -85,9 +85,10 @@ impl Reads<'_> {
             }
             let exprs = &self.program.exprs;
             let repeats = match stmt {
-                Stmt::For { var, start, end, step, .. } => {
-                    Repeats { all: times * trips(exprs, *var, *start, *end, *step), looped: Some((*var, times)) }
-                }
+                Stmt::For { var, start, end, step, .. } => Repeats {
+                    all: times * trips(exprs, *var, *start, *end, *step),
+                    looped: Some((*var, times)),
+                },
                 Stmt::If { condition, .. } => repeats.where_holds(exprs, *condition),
                 _ => repeats,
             };

@@ -71,12 +71,12 @@ use crate::op::Op;
 use crate::tiling::Stage;
 use emitter::{BlockEmitter, BlockPlan, BlockSchedule};
 use layout::{ColumnLayout, FragmentLayout, WarpGrid};
-use persistent::PersistentCtas;
 use orch_compute::ArgId;
 use orch_thread::OperandPrecision;
 use orch_thread::cta::{WARP, WARP_GROUP};
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::{Buffer, CtaStmt, GpuTarget, Scope, Stmt};
+use persistent::PersistentCtas;
 pub use schedules::{MugraphSchedule, lower, lower_as, schedules};
 use steps::{TileStep, TileSteps};
 pub use visible::{iterations, visible_share};
@@ -175,7 +175,8 @@ fn lower_steps(
                 return emit(schedule);
             }
             let shared = PersistentCtas::of(request, block, steps, target).filter(|_| is_alone);
-            let shared = shared.ok_or_else(|| CannotLower(format!("persistent CTAs do not suit {}", target.name)))?;
+            let shared =
+                shared.ok_or_else(|| CannotLower(format!("persistent CTAs do not suit {}", target.name)))?;
             let kernel = emit(BlockSchedule { persistent: Some(shared), ..schedule })?;
             let bytes = kernel.program.shared_bytes();
             let fits = bytes <= target.shared_bytes;

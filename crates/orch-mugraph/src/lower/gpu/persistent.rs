@@ -100,7 +100,8 @@ impl PersistentCtas {
         let persistent = PersistentCtas { ctas, order };
         let Some(visible) = visible else { return Some(persistent) };
         let [own, shared] = EXPOSED_ITERATIONS;
-        let lengths = |order, exposed: usize| visible.lengths(order, &block.grid).map(move |all| all + exposed);
+        let lengths =
+            |order, exposed: usize| visible.lengths(order, &block.grid).map(move |all| all + exposed);
         let alone = time_in_order(lengths(visible.order(request, steps), own), ctas);
         (persistent.time_in_turns(lengths(order, shared)) <= alone).then_some(persistent)
     }
@@ -126,7 +127,8 @@ impl BlockEmitter<'_> {
         let place = self.place_in_turn(last, cta, ctas);
         // In the last round not every CTA has a block.
         let exprs = &mut self.program.exprs;
-        let (most, least, rest) = (exprs.index(turns as i64), exprs.index(whole as i64), exprs.index(rest as i64));
+        let (most, least, rest) =
+            (exprs.index(turns as i64), exprs.index(whole as i64), exprs.index(rest as i64));
         let has_one_more = exprs.lt(place, rest);
         let count = exprs.select(has_one_more, most, least);
         let mut start = Vec::new();
@@ -220,8 +222,7 @@ impl BlockEmitter<'_> {
     /// The loads of a block that its loop does not issue, of the block of a turn behind so many iterations.
     fn first_loads(&mut self, staged: &StagedLoads, turn: ExprId, before: ExprId) -> Vec<Stmt> {
         let body = std::mem::take(&mut self.code.body);
-        let (block, rank, iterations) =
-            (self.ids.block.clone(), self.ids.cta_rank, self.iterations);
+        let (block, rank, iterations) = (self.ids.block.clone(), self.ids.cta_rank, self.iterations);
         let own = self.turn.clone();
         if let Some(turn) = &mut self.turn {
             turn.before = before;
@@ -275,5 +276,54 @@ impl BlockEmitter<'_> {
             && !reads_directly
             && own.writes_only(&turn.written);
         suits.then_some(()).ok_or_else(|| CannotLower("blocks cannot follow each other in a CTA".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PersistentCtas, TileSteps};
+    use crate::graph::TensorId;
+    use crate::lower::{Request, Stored};
+    use crate::text::parse;
+    use orch_ir::DType;
+    use orch_thread::target::SM_90;
+
+    /// Of causal attention of so many groups of four heads of 128, and so many tokens: the longest time of a CTA and the mean, in
+    /// iterations; `None` if blocks are not dealt.
+    fn balance(groups: usize, tokens: usize) -> Option<(usize, f64)> {
+        let (blocks, range) = (tokens / 128, tokens / 64);
+        let text = format!(
+            "mugraph \"a\" {{\n t0 = input \"q\" [{groups}, 4, {tokens}, 128]\n t1 = input \"k\" [{groups}, 1, 128, {tokens}]\n \
+             t2 = input \"v\" [{groups}, 1, {tokens}, 128]\n t3 = causal(0, 1, 1, {tokens}, {tokens})\n \
+             t4 = block [{groups}, 4, {blocks}] loop {range} {{\n s0 = load t0 [0, 1, 2] -\n s1 = load t1 [0, -, -] 3\n \
+             s2 = load t2 [0, -, -] 2\n s3 = load t3 [-, -, 2] 3\n s4 = matmul s0, s1\n s5 = mask s4, s3\n s6 = exp s5\n \
+             s7 = sum(3) s6\n s8 = accumulate sum s7\n s9 = matmul s6, s2\n s10 = accumulate sum s9\n s11 = div s10, s8\n \
+             store s11 [0, 1, 2]\n }}\n output \"o\" t4\n}}\n"
+        );
+        let graph = parse(&text).unwrap_or_else(|e| panic!("{e}"));
+        let stored: Vec<Stored> =
+            graph.shapes().iter().map(|shape| Stored::row_major(DType::F16, shape)).collect();
+        let request = Request { graph: &graph, kernel: TensorId(4), stored: &stored, name: "k" };
+        let block = request.block().expect("a block graph");
+        let steps = TileSteps::of(block, graph.shapes()).expect("tiles");
+        let persistent = PersistentCtas::of(&request, block, &steps, &SM_90)?;
+        let visible = super::VisibleIterations::of(&request, &steps, &block.grid).expect("a band");
+        let lengths: Vec<usize> = visible.lengths(persistent.order, &block.grid).collect();
+        let mean = lengths.iter().sum::<usize>() as f64 / SM_90.sms as f64;
+        Some((persistent.time_in_turns(lengths.into_iter()), mean))
+    }
+
+    /// CTAs have about as much to do, where L2 holds all keys and values and where it holds those of a part of the heads.
+    #[test]
+    fn blocks_are_dealt_evenly() {
+        for (groups, tokens) in [(64, 1024), (16, 2048), (64, 2048)] {
+            let (longest, mean) = balance(groups, tokens).expect("blocks are dealt");
+            assert!(
+                longest as f64 <= 1.04 * mean,
+                "{groups} groups of {tokens} tokens: {longest}, {mean} on average"
+            );
+        }
+        // As many CTAs as blocks.
+        assert_eq!(balance(4, 1024), None);
     }
 }

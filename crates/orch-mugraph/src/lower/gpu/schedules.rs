@@ -12,9 +12,9 @@
 //! That comes first if products have whole rows of 64 (wgmma), which keep an SM busy.
 
 use super::cluster::{can_split_iterations, has_whole_row_tiles};
+use super::persistent::PersistentCtas;
 use super::skinny::skinny_loops;
 use super::steps::TileSteps;
-use super::persistent::PersistentCtas;
 use super::{check_request, lower_steps, products, register_direct};
 use crate::graph::BlockGraph;
 use crate::lower::{CannotLower, Request};

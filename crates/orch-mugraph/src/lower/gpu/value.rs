@@ -335,7 +335,9 @@ impl BlockEmitter<'_> {
     /// each other.
     fn is_softmax_sum(&self, tile: usize) -> bool {
         let BlockTile { step, shape, .. } = &self.plan.steps.tiles[tile];
-        let TileStep::Accumulate { how: Accumulation::RescaledSum { .. }, tile: from } = step else { return false };
+        let TileStep::Accumulate { how: Accumulation::RescaledSum { .. }, tile: from } = step else {
+            return false;
+        };
         let is_sum = |op: &Op| reduction_of(op).is_some_and(|(f, ..)| f == ReduceFn::Sum);
         let adds_exponentials = |args: &[usize]| {
             matches!(&self.plan.steps.tiles[args[0]].step, TileStep::Op { op: Op::Unary(UnaryFn::Exp), .. })

@@ -496,3 +496,46 @@ fn moved_value(op: &Op, args: &[Hidden]) -> Hidden {
 fn keeps_finite(op: &Op) -> bool {
     !matches!(op, Op::Unary(UnaryFn::Log | UnaryFn::Sqrt) | Op::Binary(BinaryFn::Div | BinaryFn::Mask))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::BlockOrder;
+    use crate::tiling::indices;
+    use orch_compute::{Exprs, simplify};
+    use std::collections::BTreeSet;
+
+    /// Every block has a place in the order, which its expressions give too.
+    #[test]
+    fn orders_have_each_block_once() {
+        let grid = [6, 2, 4];
+        let blocks: BTreeSet<Vec<usize>> = indices(&grid).collect();
+        for (axis, from_last, sections) in [
+            (0, true, 1),
+            (0, false, 1),
+            (1, true, 3),
+            (2, true, 1),
+            (2, true, 2),
+            (2, false, 3),
+            (2, true, 6),
+        ] {
+            let order = BlockOrder { axis, from_last, sections };
+            let mut found = Vec::new();
+            for index in indices(&BlockOrder::extents(Some(order), &grid)) {
+                let mut exprs = Exprs::new();
+                let given = index.iter().map(|&at| exprs.index(at as i64)).collect();
+                let computed = order.grid_index(&mut exprs, given, &grid);
+                let block = order.block(index, &grid);
+                for (id, &at) in computed.into_iter().zip(&block) {
+                    let id = simplify(&mut exprs, id);
+                    assert_eq!(exprs.as_int(id), Some(at as i64), "{order:?}");
+                }
+                found.push(block);
+            }
+            assert_eq!(found.iter().cloned().collect::<BTreeSet<_>>(), blocks, "{order:?}");
+            // Where sections meet, the blocks of both are at the same index.
+            let along: Vec<usize> = found.iter().map(|block| block[axis]).collect();
+            assert!(along.windows(2).all(|pair| pair[0].abs_diff(pair[1]) <= 1), "{order:?} {along:?}");
+            assert_eq!(along.last(), Some(&if from_last { 0 } else { grid[axis] - 1 }));
+        }
+    }
+}

@@ -86,9 +86,7 @@ impl BlockEmitter<'_> {
             let TileStep::Op { op: Op::Matmul, args } = &steps.tiles[product].step else { return None };
             (args[0] == tile && self.may_hold_a(product)).then_some(product)
         };
-        let computed = |reader: &usize| {
-            matches!(&steps.tiles[*reader].step, TileStep::Op { op, args } if op.is_elementwise() && args.len() == 1)
-        };
+        let computed = |reader: &usize| matches!(&steps.tiles[*reader].step, TileStep::Op { op, args } if op.is_elementwise() && args.len() == 1);
         let is_held = held(tile).is_some()
             || steps.only_reader(tile).filter(computed).is_some_and(|reader| held(reader).is_some());
         let suits = self.turn.is_some()

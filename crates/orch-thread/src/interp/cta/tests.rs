@@ -46,13 +46,18 @@ fn threads_of_a_warp_exchange_values_behind_its_barrier() {
         (0..4).flat_map(|warp| (0..32).rev().map(move |lane| f64::from(32 * warp + lane))).collect();
     assert_eq!(result(&format!("{write}  warp_barrier\n{store}")).unwrap(), expected);
     // Again, behind the reads.
-    let again = format!("{write}  warp_barrier\n  let v: f32 = {other}\n  warp_barrier\n{write}  warp_barrier\n{store}");
+    let again = format!(
+        "{write}  warp_barrier\n  let v: f32 = {other}\n  warp_barrier\n{write}  warp_barrier\n{store}"
+    );
     assert_eq!(result(&again).unwrap(), expected);
     for (body, problem) in [
         (format!("{write}{store}"), "also accessed by"),
         (format!("{write}  warp_barrier\n  let v: f32 = {other}\n{write}"), "also accessed by"),
         // Threads of the other warp.
-        (format!("{write}  warp_barrier\n  y[((task * 64) + thread)] = s[(63 - thread)]\n"), "also accessed by"),
+        (
+            format!("{write}  warp_barrier\n  y[((task * 64) + thread)] = s[(63 - thread)]\n"),
+            "also accessed by",
+        ),
         (format!("  if (thread < 16) {{\n{write}  warp_barrier\n  }}\n"), "warp"),
     ] {
         let error = result(&body).unwrap_err();
