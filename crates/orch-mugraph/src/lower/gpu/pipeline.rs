@@ -10,6 +10,8 @@
 //!                           products, reductions, accumulations
 //! ```
 //!
+//! In a persistent CTA the iterations of one block follow those of the block before in the ring (`persistent`).
+//!
 //! With empty mbarriers no thread waits for another in an iteration: all arrive at `empty[i % stages]` when
 //! they begin iteration `i`, and the warp that issues TMA waits for `empty[(i - 1) % stages]`, when all
 //! have begun iteration `i - 1`, so have read iteration `i - 2`, whose stage is loaded next. Warp groups may
