@@ -51,7 +51,8 @@ use orch_compute::{BufferId, ExprId, Type, VarId, VarInfo};
 use orch_thread::{CtaStmt, GpuTarget, LoopKind, Stmt};
 use std::collections::BTreeSet;
 
-/// About as many iterations as take as long as what nothing overlaps with in a block: that has a CTA of its own, and of a persistent CTA.
+/// About as many iterations as take as long as what nothing overlaps with in a block: in one with a CTA of its own, and in one of a
+/// persistent CTA.
 const EXPOSED_ITERATIONS: [usize; 2] = [5, 2];
 
 /// The CTAs of a kernel that share its blocks.

@@ -18,6 +18,7 @@ use super::steps::TileSteps;
 use super::{check_request, lower_steps, products, register_direct};
 use crate::graph::BlockGraph;
 use crate::lower::{CannotLower, Request};
+use crate::tiling::Stage;
 use orch_thread::GpuTarget;
 use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;
@@ -94,11 +95,13 @@ pub fn schedules(
     Ok(all)
 }
 
-/// Whether persistent CTAs come first: a loop of two products, as attention, whose blocks they can share. The one place that decides
-/// so.
+/// Whether persistent CTAs come first: a loop of two products, the second of computed weights, as attention, whose blocks they can
+/// share. The one place that decides so.
 fn prefers_persistent(request: &Request<'_>, block: &BlockGraph, target: &GpuTarget) -> bool {
     TileSteps::of(block, request.graph.shapes()).is_ok_and(|steps| {
-        products(&steps).count() == 2 && PersistentCtas::of(request, block, &steps, target).is_some()
+        let weights = products(&steps).map(|product| &steps.tiles[product.step.args()[0]]);
+        let are_computed: Vec<bool> = weights.map(|tile| tile.stage == Stage::Loop).collect();
+        are_computed == [false, true] && PersistentCtas::of(request, block, &steps, target).is_some()
     })
 }
 
