@@ -174,7 +174,13 @@ impl ExprFacts {
         for &id in &reachable {
             facts.derive(exprs, id, &is_register);
         }
-        let mut data_var = is_register;
+        // Registers with a declared range, within which they stay, are indices.
+        let is_bounded = exprs.vars().iter().map(|var| var.range.is_some());
+        let mut data_var: Vec<bool> = is_register
+            .iter()
+            .zip(is_bounded)
+            .map(|(&is_register, bounded)| is_register && !bounded)
+            .collect();
         mark_data_vars(exprs, &program.body, &mut data_var);
         for &id in &reachable {
             facts.data[id.index()] = is_data(exprs, id, &data_var, |operand| facts.data[operand.index()]);
@@ -192,7 +198,7 @@ impl ExprFacts {
         self.volatile[id.index()]
     }
 
-    /// True if the value comes from registers or memory, so that arithmetic on it may wrap.
+    /// True if the value comes from registers without a declared range or from memory, so that arithmetic on it may wrap.
     pub fn is_data(&self, id: ExprId) -> bool {
         self.data[id.index()]
     }
@@ -244,7 +250,7 @@ fn is_data(exprs: &Exprs, id: ExprId, data_var: &[bool], operand_is_data: impl F
     }
 }
 
-/// Marks the variables that are bound to data; registers are marked already.
+/// Marks the variables that are bound to data; registers that are data are marked already.
 fn mark_data_vars(exprs: &Exprs, stmts: &[Stmt], data_var: &mut [bool]) {
     for stmt in stmts {
         match stmt {

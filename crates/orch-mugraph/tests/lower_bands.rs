@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::gpu::{KINDS, rounded, ways};
+use common::gpu::{KINDS, error, rounded, ways};
 use common::kernels::{outputs, row_major};
 use common::{random_inputs, valid};
 use orch_ir::DType;
@@ -95,17 +95,6 @@ fn stored(graph: &MuGraph, dtype: DType, band: Band) -> Vec<Stored> {
     stored[MASK] =
         Stored { band: Some(band), ..Stored::row_major(DType::Bool, graph.shape(TensorId(MASK as u32))) };
     stored
-}
-
-/// The largest difference relative to the largest magnitude. Rows that see nothing are NaN on both sides.
-fn error(expected: &Array<f64>, given: &Array<f64>) -> f64 {
-    let scale = expected.data.iter().fold(f64::MIN_POSITIVE, |max, x| max.max(x.abs()));
-    let differences = expected.data.iter().zip(&given.data).map(|(a, b)| match a.is_nan() && b.is_nan() {
-        true => 0.0,
-        false if (a - b).is_finite() => (a - b).abs(),
-        false => f64::INFINITY,
-    });
-    differences.fold(0.0, f64::max) / scale
 }
 
 /// Compares the kernels of both forms under all schedules with the interpretation, and says whether any left out iterations.

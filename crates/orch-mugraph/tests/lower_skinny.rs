@@ -22,8 +22,9 @@ fn tma_loads(kernel: &Kernel) -> usize {
 /// TMA loads of the kernel of a graph under the schedule of TMA operands without clusters, if that succeeds.
 fn tma_count(graph: &MuGraph, stored: &[Stored], factors: OperandPrecision) -> Option<usize> {
     let all = ways(graph, stored, factors);
-    let (_, kernel) =
-        all.iter().find(|(schedule, _)| *schedule == MugraphSchedule { tma_operands: true, ctas: 1 })?;
+    let (_, kernel) = all.iter().find(|(schedule, _)| {
+        *schedule == MugraphSchedule { tma_operands: true, ..MugraphSchedule::PLAIN }
+    })?;
     Some(tma_loads(kernel))
 }
 
@@ -72,7 +73,9 @@ fn few_blocks_are_run_by_clusters() {
         let all = ways(&graph, &stored, OperandPrecision::F16);
         let (_, shared) = all
             .iter()
-            .find(|(way, _)| *way == MugraphSchedule { tma_operands: true, ctas: 2 })
+            .find(|(way, _)| {
+                *way == MugraphSchedule { tma_operands: true, ctas: 2, ..MugraphSchedule::PLAIN }
+            })
             .expect("clusters");
         assert_eq!(shared.program.tasks, ctas, "{}", print(&graph));
         check_ways(&graph, &stored, KINDS[3]);

@@ -148,6 +148,8 @@ impl RedOp {
 pub enum CtaStmt {
     /// `bar.sync`: waits for all threads of the CTA.
     Barrier,
+    /// `bar.warp.sync`: waits for all threads of the warp; orders their accesses to shared memory with each other.
+    WarpBarrier,
     /// `barrier.cluster.arrive` and `.wait`: waits for all threads of the cluster.
     ClusterBarrier,
     /// `barrier.cluster.arrive.relaxed`: signals the cluster that this CTA has started, without waiting. Once, before any barrier of the
@@ -332,6 +334,7 @@ impl CtaStmt {
     pub fn locations(&self) -> Vec<Location> {
         match self {
             CtaStmt::Barrier
+            | CtaStmt::WarpBarrier
             | CtaStmt::ClusterBarrier
             | CtaStmt::ClusterArrive
             | CtaStmt::ClusterWait
@@ -381,6 +384,7 @@ impl CtaStmt {
         let mut mapped = self.clone();
         match &mut mapped {
             CtaStmt::Barrier
+            | CtaStmt::WarpBarrier
             | CtaStmt::ClusterBarrier
             | CtaStmt::ClusterArrive
             | CtaStmt::ClusterWait

@@ -121,7 +121,7 @@ mod tests {
                     input x: f16[8192]\n  shared s: f16[8192]\n  shared g: f32[128]\n  reused_shared r: f16[64]\n  scratch sums: f32[4]\n  \
                     scratch factors: f16[12]\n{\n  \
                     grid_dependency_wait\n  %0 = (thread * 8)\n  cp_async s[%0], x[%0], 8\n  \
-                    cp_async s[%0], x[0], 8, if (thread < 32)\n  cp_async_commit\n  cp_async_wait 1\n  barrier\n  \
+                    cp_async s[%0], x[0], 8, if (thread < 32)\n  cp_async_commit\n  cp_async_wait 1\n  barrier\n  warp_barrier\n  \
                     ldmatrix factors[0], s[%0], 4\n  \
                     ldmatrix factors[8], s[%0], 2, transposed\n  \
                     mma f16, sums[0], factors[0], factors[8]\n  \

@@ -485,6 +485,10 @@ fn masked(target: &GpuTarget, kernels: &mut Kernels) {
         ([2048, 64, 16, 32], "causal(0, 1, 2048, 2048)"),
         ([2048, 128, 16, 64], "causal(0, 1, 2048, 2048)"),
         ([2048, 64, 32, 32], "mask \"m\" [1, 2048, 2048]"),
+        // More blocks of 128 rows than SMs, which persistent CTAs share.
+        ([4096, 64, 32, 16], "causal(0, 1, 4096, 2048)"),
+        ([4096, 128, 32, 32], "causal(0, 1, 4096, 2048)"),
+        ([4096, 128, 32, 32], "mask \"m\" [1, 4096, 2048]"),
         ([16, 64, 1, 32], "mask \"m\" [1, 16, 2048]"),
     ] {
         let text = format!(
@@ -498,7 +502,11 @@ fn masked(target: &GpuTarget, kernels: &mut Kernels) {
         let graph = stable(&parse(&text).expect("a graph")).expect("a stable form");
         let of_graph =
             lowered(&graph, target, (OperandPrecision::F16, DType::F16), usize::MAX).expect("it is lowered");
-        assert_eq!(of_graph.len() > 1, target.has_clusters && rows == 16, "{text}");
+        let (is_shared, is_dealt) = (target.has_clusters && rows == 16, target.has_wgmma && rows == 4096);
+        let ways = of_graph.len();
+        assert_eq!(ways > 1, is_shared || is_dealt, "{text}");
+        let persistent = of_graph.iter().filter(|(schedule, _)| schedule.persistent).count();
+        assert_eq!(persistent, usize::from(is_dealt), "{text}");
         for (schedule, kernel) in of_graph {
             let program = print_thread(&kernel.program);
             assert!(program.contains("let iterations") && !program.contains("input t3"), "{text}");
@@ -625,6 +633,15 @@ fn sources_of_mugraphs_compile_without_spills() {
     for target in GPU_TARGETS {
         let mut kernels = Vec::new();
         mugraphs(&found, target, &mut kernels);
+        check(&nvrtc, target, &kernels);
+    }
+}
+
+#[test]
+fn sources_of_masked_attention_compile_without_spills() {
+    let Some(nvrtc) = nvrtc() else { return };
+    for target in GPU_TARGETS {
+        let mut kernels = Vec::new();
         masked(target, &mut kernels);
         check(&nvrtc, target, &kernels);
     }

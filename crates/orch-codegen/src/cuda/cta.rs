@@ -17,6 +17,7 @@ impl Emitter<'_> {
                 }
                 self.line("__syncthreads();");
             }
+            CtaStmt::WarpBarrier => self.line("__syncwarp();"),
             CtaStmt::LaunchDependents if self.uses_pdl => self.line("o_launch_dependents();"),
             CtaStmt::GridDependencyWait if self.uses_pdl => self.wait_for_inputs(),
             CtaStmt::LaunchDependents | CtaStmt::GridDependencyWait => {}

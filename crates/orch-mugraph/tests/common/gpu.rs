@@ -56,6 +56,17 @@ pub fn check_lowered(
     }
 }
 
+/// The largest difference relative to the largest magnitude. Rows that see nothing are NaN on both sides.
+pub fn error(expected: &Array<f64>, given: &Array<f64>) -> f64 {
+    let scale = expected.data.iter().fold(f64::MIN_POSITIVE, |max, x| max.max(x.abs()));
+    let differences = expected.data.iter().zip(&given.data).map(|(a, b)| match a.is_nan() && b.is_nan() {
+        true => 0.0,
+        false if (a - b).is_finite() => (a - b).abs(),
+        false => f64::INFINITY,
+    });
+    differences.fold(0.0, f64::max) / scale
+}
+
 /// The kernel of a graph under each of its schedules, the preferred one first.
 pub fn ways(
     graph: &MuGraph,

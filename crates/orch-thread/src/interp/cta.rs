@@ -2,7 +2,7 @@
 //!
 //! A statement that holds nothing of a CTA is run by one thread after the other. Loops around statements of a CTA
 //! have the same bounds in every thread; whole warps take branches around them, and all threads reach barriers.
-//! Shared memory records which thread accessed an element since the last barrier, so that a missing barrier is an error
+//! Shared memory records which thread accessed an element since the last barrier (of its warp, for threads of one), so that a missing barrier is an error
 //! in whatever order threads run; a TMA load may overwrite an element once the threads that have read it have arrived at an
 //! empty mbarrier for which the load waited.
 
@@ -152,6 +152,11 @@ impl ThreadInterpreter<'_> {
                         ));
                     }
                     self.memory.reuse_shared();
+                }
+            }
+            CtaStmt::WarpBarrier => {
+                for warp in warps(active)? {
+                    self.memory.warp_barrier(warp[0]);
                 }
             }
             CtaStmt::Shuffle { var, value, with } => {

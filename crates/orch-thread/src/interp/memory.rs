@@ -1,6 +1,6 @@
 //! Buffers of the thread-program interpreter: element storage with bounds, initialisation and race checks.
 
-use crate::cta::RedOp;
+use crate::cta::{RedOp, WARP};
 use crate::interp::error::{AccessProblem, ExecError};
 use crate::program::{Buffer, Scope, ThreadProgram};
 use orch_compute::expr::BufferId;
@@ -68,10 +68,12 @@ pub(crate) struct Memory<'a> {
     shared: Vec<Vec<[Touch; 2]>>,
     /// Elements of shared buffers that copies in flight will write, and the worker that started them.
     in_flight: FxHashMap<(BufferId, usize), u32>,
-    /// The time: counts barriers and arrivals at empty mbarriers.
+    /// The time: counts barriers, of warps too, and arrivals at empty mbarriers.
     now: u32,
     /// The time of the last barrier: accesses to shared memory since then may happen in any order.
     cta_time: u32,
+    /// The time of the last barrier of each warp of the cluster: accesses by its threads since then may happen in any order.
+    warp_times: Vec<u32>,
     /// The time of the last barrier of the whole cluster.
     cluster_time: u32,
     /// The time from which reads are unordered with TMA loads: earlier ones have ended.
@@ -155,6 +157,7 @@ impl<'a> Memory<'a> {
             in_flight: FxHashMap::default(),
             now: 1,
             cta_time: 1,
+            warp_times: vec![1; (threads * cluster).div_ceil(WARP)],
             cluster_time: 1,
             tma_time: 1,
             is_reused: false,
@@ -167,6 +170,7 @@ impl<'a> Memory<'a> {
     /// Starts a cluster: scratch and shared memory are undefined again.
     pub(crate) fn start_cluster(&mut self) {
         (self.now, self.cta_time, self.cluster_time, self.tma_time) = (1, 1, 1, 1);
+        self.warp_times.fill(1);
         self.is_reused = false;
         for (id, buffer) in self.program.buffers.iter().enumerate() {
             match buffer.scope {
@@ -190,6 +194,12 @@ impl<'a> Memory<'a> {
         if whole_cluster {
             self.cluster_time = self.now;
         }
+    }
+
+    /// The threads of the warp with the thread at a place of the cluster have reached a barrier.
+    pub(crate) fn warp_barrier(&mut self, place: usize) {
+        self.now += 1;
+        self.warp_times[place / WARP] = self.now;
     }
 
     /// All threads of a CTA arrive at an empty mbarrier; returns the time.
@@ -325,7 +335,15 @@ impl<'a> Memory<'a> {
         let reads = is_write.then_some((read, read_since));
         for (touch, since) in [(write, self.cta_time)].into_iter().chain(reads) {
             // Accesses by other threads that no barrier separates from this one.
-            let since = if is_peer || touch.is_peer { self.cluster_time } else { since };
+            let is_of_warp = touch.thread.wrapping_sub(1) as usize / WARP == self.place / WARP;
+            let since = match is_peer || touch.is_peer {
+                true => self.cluster_time,
+                // TMA loads are issued by a thread, and run by themselves.
+                false if is_of_warp && access != Access::TmaLoad => {
+                    since.max(self.warp_times[self.place / WARP])
+                }
+                false => since,
+            };
             let is_ordered = touch.time < since || access == Access::Red && touch.is_red;
             if touch.thread != 0 && touch.thread != me && !is_ordered {
                 return Err(self.race(id, index, touch.thread.wrapping_sub(1)));

@@ -8,7 +8,8 @@
 use crate::count::trips;
 use crate::cta::CtaStmt;
 use crate::program::{Buffer, Stmt, ThreadProgram};
-use orch_compute::expr::{BufferId, Expr, ExprId};
+use orch_compute::expr::{BufferId, Expr, ExprId, Exprs, VarId};
+use orch_ir::CompareFn;
 use std::collections::BTreeSet;
 
 /// Bytes from which on an argument is not kept in L2, which is a few times as large.
@@ -31,7 +32,7 @@ pub fn read_once(program: &ThreadProgram) -> BTreeSet<BufferId> {
         return BTreeSet::new();
     };
     let mut reads = Reads { program, threads: cta.threads as f64, elems: vec![0.0; program.buffers.len()] };
-    reads.body(&program.body, program.tasks as f64);
+    reads.body(&program.body, Repeats { all: program.tasks as f64, looped: None });
     let is_once = |id: &BufferId| {
         let (buffer, read) = (program.buffer(*id), reads.elems[id.index()]);
         is_large(buffer) && read > 0.0 && read < TWICE * buffer.elems as f64
@@ -46,9 +47,30 @@ struct Reads<'a> {
     elems: Vec<f64>,
 }
 
+/// How often statements run, in all tasks together.
+#[derive(Clone, Copy)]
+struct Repeats {
+    all: f64,
+    /// The variable of the innermost loop, and how often that loop runs.
+    looped: Option<(VarId, f64)>,
+}
+
+impl Repeats {
+    /// In a branch: once in a loop, if its variable has a certain value there.
+    fn where_holds(self, exprs: &Exprs, condition: ExprId) -> Repeats {
+        match (exprs.get(condition), self.looped) {
+            (Expr::Compare(CompareFn::Eq, a, _), Some((var, times))) if *exprs.get(*a) == Expr::Var(var) => {
+                Repeats { all: times, looped: None }
+            }
+            _ => self,
+        }
+    }
+}
+
 impl Reads<'_> {
-    /// Adds the elements that a list of statements reads; it runs `times` times, in all tasks together.
-    fn body(&mut self, body: &[Stmt], times: f64) {
+    /// Adds the elements that a list of statements reads.
+    fn body(&mut self, body: &[Stmt], repeats: Repeats) {
+        let times = repeats.all;
         for stmt in body {
             self.loads(&stmt.operands(), times * self.threads);
             match stmt {
@@ -61,13 +83,16 @@ impl Reads<'_> {
                 }
                 _ => {}
             }
-            let times = match stmt {
-                Stmt::For { var, start, end, step, .. } => {
-                    times * trips(&self.program.exprs, *var, *start, *end, *step)
-                }
-                _ => times,
+            let exprs = &self.program.exprs;
+            let repeats = match stmt {
+                Stmt::For { var, start, end, step, .. } => Repeats {
+                    all: times * trips(exprs, *var, *start, *end, *step),
+                    looped: Some((*var, times)),
+                },
+                Stmt::If { condition, .. } => repeats.where_holds(exprs, *condition),
+                _ => repeats,
             };
-            stmt.bodies().for_each(|body| self.body(body, times));
+            stmt.bodies().for_each(|body| self.body(body, repeats));
         }
     }
 
@@ -109,6 +134,13 @@ mod tests {
         assert!(of(1 << 23, 130, COPY).contains(&BufferId::new(0)));
         let load = "let v: f16x8 = x[((i * 1024) + ((task * 131072) + (thread * 8))); 8]";
         assert_eq!(of(1 << 23, 128, load).len(), 1);
+    }
+
+    #[test]
+    fn what_one_iteration_reads_is_read_once() {
+        let copy = "if (i == 3) {\ncp_async a[(thread * 8)], x[((task * 131072) + (thread * 8))], 8\n}";
+        assert!(read_once(&program(1 << 23, 512, copy)).contains(&BufferId::new(0)));
+        assert!(read_once(&program(1 << 23, 512, &copy.replace("==", "<"))).is_empty());
     }
 
     #[test]

@@ -14,8 +14,9 @@ const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "tr
 pub(crate) const AMX_WORDS: [&str; 4] = ["amx_zero", "amx_load", "amx_dot", "amx_store"];
 
 /// First words of the statements of CTAs.
-pub(crate) const CTA_WORDS: [&str; 24] = [
+pub(crate) const CTA_WORDS: [&str; 25] = [
     "barrier",
+    "warp_barrier",
     "cluster_barrier",
     "cluster_arrive",
     "cluster_wait",

@@ -25,6 +25,7 @@ impl Checker<'_> {
         let dtype_of = |location: &crate::cta::Location| self.program.buffer(location.buffer).dtype;
         let problem = match stmt {
             CtaStmt::Barrier
+            | CtaStmt::WarpBarrier
             | CtaStmt::ClusterBarrier
             | CtaStmt::LaunchDependents
             | CtaStmt::WgmmaWait

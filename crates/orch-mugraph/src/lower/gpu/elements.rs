@@ -24,7 +24,16 @@ impl BlockEmitter<'_> {
         shape: &[usize],
         element: impl FnOnce(&mut Self, &[ExprId]) -> Vec<ElementStore>,
     ) -> Vec<Stmt> {
-        let threads = self.threads();
+        self.for_each_element_by((self.ids.thread, self.threads()), shape, element)
+    }
+
+    /// The same by so many threads, of which this one has a number.
+    pub fn for_each_element_by(
+        &mut self,
+        (thread, threads): (ExprId, usize),
+        shape: &[usize],
+        element: impl FnOnce(&mut Self, &[ExprId]) -> Vec<ElementStore>,
+    ) -> Vec<Stmt> {
         let elems = crate::op::elems(shape);
         let (outer, last) = match shape.split_last() {
             Some((last, outer)) => (outer, *last),
@@ -37,7 +46,7 @@ impl BlockEmitter<'_> {
         self.loop_of("round", rounds, BlockEmitter::round_loop_kind(rounds), |this, round| {
             let exprs = &mut this.program.exprs;
             // [round, thread]
-            let chunk = exprs.linear_index(&[round, this.ids.thread], &[threads, 1]);
+            let chunk = exprs.linear_index(&[round, thread], &[threads, 1]);
             let mut body = Vec::new();
             let is_whole = chunks.is_multiple_of(threads);
             let exists = this.is_below(chunk, chunks).filter(|_| !is_whole);

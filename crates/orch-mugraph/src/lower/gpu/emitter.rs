@@ -8,10 +8,11 @@ use super::layout::{
     ColumnLayout, FRAGMENT_COLUMNS, FRAGMENT_ROWS, FragmentLayout, RegisterSlot, RegisterTile, WarpGrid,
 };
 use super::overlap::SoftmaxOverlap;
+use super::persistent::{PersistentCtas, Turn};
 use super::steps::TileSteps;
 use super::tma::PendingTma;
 use super::value::{SharedTile, TileHome};
-use super::visible::{CtaIterations, VisibleIterations};
+use super::visible::{BlockOrder, CtaIterations, VisibleIterations};
 use crate::graph::BlockGraph;
 use crate::lower::Request;
 use orch_compute::{BufferId, ExprId, Simplifier, Type, VarId};
@@ -40,10 +41,14 @@ pub(super) struct BlockEmitter<'a> {
     /// The loop iteration of the CTA: 0 outside of the loop, its variable inside. Set by `pipeline::emit_loop`, read by
     /// whatever reads a tile of global memory.
     pub iteration: ExprId,
+    /// The extents of the grid of blocks.
+    pub grid: Vec<usize>,
     /// Which iterations show a block something of its mask, if others are left out.
     pub visible: Option<VisibleIterations>,
-    /// The iterations that the CTA runs. Set by `new`.
+    /// The iterations that the CTA runs, of the block. Set by `new`.
     pub iterations: CtaIterations,
+    /// Which of its blocks a persistent CTA runs; `None` where a CTA runs one block.
+    pub turn: Option<Turn>,
     /// Index of the unrolled copy of the loop body ([`TileSteps::unroll`]). Set by `pipeline::emit_loop` and
     /// `register_direct::start_direct_loads`, read by `register_direct` to select registers.
     pub unroll_index: ExprId,
@@ -102,9 +107,11 @@ pub(super) struct BlockSchedule {
     pub is_skinny: bool,
     /// CTAs of the cluster that splits the iterations of a block; 1 without a cluster.
     pub cluster: usize,
+    /// The persistent CTAs that share all blocks; `None` if each block has a CTA, or cluster, of its own.
+    pub persistent: Option<PersistentCtas>,
 }
 
-/// Index expressions that are bound once, at the start of the kernel.
+/// Index expressions that are bound at the start of the kernel; those of the block at the start of each block.
 pub(super) struct ThreadIds {
     /// The thread in its CTA.
     pub thread: ExprId,
@@ -140,8 +147,10 @@ pub(super) struct TileState {
 pub(super) struct StatementLists {
     /// The list that statements are added to: of the kernel, or while the loop is written of the loop.
     pub body: Vec<Stmt>,
-    /// Where `prologue` goes: behind the statements that bind [`ThreadIds`].
+    /// Where `prologue` goes: behind the statements that bind [`ThreadIds`], those of the block excepted if the CTA is persistent.
     pub prologue_at: usize,
+    /// Statements of a persistent CTA before its first block. Moved by `finish`.
+    pub before_turns: Vec<Stmt>,
     /// Statements before all others, with a barrier after them (zeros that pad operands). Moved by `finish`.
     pub prologue: Vec<Stmt>,
     /// Statements before the loop (initial values of accumulators). Moved by `pipeline::emit_loop`.
@@ -176,8 +185,9 @@ pub(super) struct EmptyMbarriers {
 impl<'a> BlockEmitter<'a> {
     /// An emitter whose only statements bind the thread's warp, lane, CTA rank and block.
     pub fn new(plan: BlockPlan<'a>, block: &BlockGraph) -> BlockEmitter<'a> {
-        let BlockSchedule { warps, cluster, .. } = plan.schedule;
-        let mut program = ThreadProgram::new(plan.request.name, block.blocks() * cluster);
+        let BlockSchedule { warps, cluster, persistent, .. } = plan.schedule;
+        let ctas = persistent.map_or(block.blocks() * cluster, |persistent| persistent.ctas);
+        let mut program = ThreadProgram::new(plan.request.name, ctas);
         let thread = program.set_cta(warps * WARP, cluster);
         let (thread, cta) = (program.exprs.var(thread), program.exprs.var(program.task));
         let zero = program.exprs.index(0);
@@ -188,8 +198,10 @@ impl<'a> BlockEmitter<'a> {
             simplifier: Simplifier::new(),
             ids: ThreadIds { thread, warp: zero, lane: zero, cta_rank: zero, block: Vec::new() },
             iteration: zero,
+            grid: block.grid.clone(),
             visible: VisibleIterations::of(plan.request, plan.steps, &block.grid),
             iterations: CtaIterations { first: zero, count: zero },
+            turn: None,
             unroll_index: zero,
             arguments: vec![None; plan.request.graph.shapes().len()],
             tiles: TileState {
@@ -203,6 +215,7 @@ impl<'a> BlockEmitter<'a> {
             code: StatementLists {
                 body: Vec::new(),
                 prologue_at: 0,
+                before_turns: Vec::new(),
                 prologue: Vec::new(),
                 before_loop: Vec::new(),
                 resident_a: Vec::new(),
@@ -219,47 +232,60 @@ impl<'a> BlockEmitter<'a> {
             overlap: None,
             empty: EmptyMbarriers { in_use: false, suffice: true },
         };
-        emitter.bind_ids(thread, cta, block);
-        emitter.iterations = emitter.bind_iterations();
-        emitter.code.prologue_at = emitter.code.body.len();
-        emitter
-    }
-
-    /// Binds warp and lane, and unflattens the CTA's number `[grid.., cta_rank]`, the dimension of the grid first along which
-    /// blocks have more or fewer iterations.
-    fn bind_ids(&mut self, thread: ExprId, cta: ExprId, block: &BlockGraph) {
-        let BlockSchedule { warps, cluster, .. } = self.plan.schedule;
-        let zero = self.index(0);
-        let mut body = Vec::new();
-        let parts = self.program.exprs.unflatten(thread, &[warps, WARP]);
-        self.ids.warp = self.bind_index(&mut body, "warp", parts[0], (warps, 1));
-        self.ids.lane = self.bind_index(&mut body, "lane", parts[1], (WARP, 1));
-        let order = self.visible.and_then(|visible| visible.order(self.plan.request, self.plan.steps));
-        let mut extents = [&block.grid[..], &[cluster]].concat();
-        if let Some((axis, _)) = order {
-            extents[..=axis].rotate_right(1);
-        }
-        let mut index = self.program.exprs.unflatten(cta, &extents);
-        if let Some(rank) = index.pop() {
-            self.ids.cta_rank = self.bind_index(&mut body, "rank", rank, (cluster, 1));
-        }
-        if let Some((axis, from_last)) = order {
-            index[..=axis].rotate_left(1);
-            if from_last {
-                let last = self.index(block.grid[axis] - 1);
-                index[axis] = self.program.exprs.sub(last, index[axis]);
+        emitter.bind_thread(thread);
+        match persistent {
+            Some(persistent) => {
+                emitter.code.prologue_at = emitter.code.body.len();
+                emitter.start_turns(persistent, cta);
+            }
+            None => {
+                let order = emitter
+                    .visible
+                    .and_then(|visible| visible.order(emitter.plan.request, emitter.plan.steps));
+                emitter.bind_block(cta, order);
+                emitter.code.prologue_at = emitter.code.body.len();
             }
         }
-        for (part, &blocks) in index.into_iter().zip(&block.grid) {
-            let part =
-                if blocks == 1 { zero } else { self.bind_index(&mut body, "block", part, (blocks, 1)) };
-            self.ids.block.push(part);
-        }
-        self.code.body = body;
+        emitter
     }
 }
 
 impl BlockEmitter<'_> {
+    /// Binds warp and lane.
+    fn bind_thread(&mut self, thread: ExprId) {
+        let warps = self.plan.schedule.warps;
+        let mut body = Vec::new();
+        let parts = self.program.exprs.unflatten(thread, &[warps, WARP]);
+        self.ids.warp = self.bind_index(&mut body, "warp", parts[0], (warps, 1));
+        self.ids.lane = self.bind_index(&mut body, "lane", parts[1], (WARP, 1));
+        self.code.body.extend(body);
+    }
+
+    /// Binds the block, the CTA's rank, and the iterations that the CTA runs, given the number `[grid.., cta_rank]` in the order in which
+    /// blocks start.
+    pub fn bind_block(&mut self, number: ExprId, order: Option<BlockOrder>) {
+        let (grid, cluster) = (self.grid.clone(), self.plan.schedule.cluster);
+        let zero = self.index(0);
+        let mut body = Vec::new();
+        let extents = BlockOrder::extents(order, &grid);
+        let mut index = self.program.exprs.unflatten(number, &[&extents[..], &[cluster]].concat());
+        if let Some(rank) = index.pop() {
+            self.ids.cta_rank = self.bind_index(&mut body, "rank", rank, (cluster, 1));
+        }
+        let index = match order {
+            Some(order) => order.grid_index(&mut self.program.exprs, index, &grid),
+            None => index,
+        };
+        self.ids.block.clear();
+        for (part, &blocks) in index.into_iter().zip(&grid) {
+            let part =
+                if blocks == 1 { zero } else { self.bind_index(&mut body, "block", part, (blocks, 1)) };
+            self.ids.block.push(part);
+        }
+        self.code.body.extend(body);
+        self.iterations = self.bind_iterations();
+    }
+
     /// Threads of the CTA.
     pub fn threads(&self) -> usize {
         self.plan.schedule.warps * WARP

@@ -66,6 +66,11 @@ impl SharedAccesses {
         !self.written.is_empty()
     }
 
+    /// Whether no other buffers than these are written.
+    pub fn writes_only(&self, buffers: &BTreeSet<BufferId>) -> bool {
+        self.written.is_subset(buffers)
+    }
+
     /// Whether a buffer is read.
     pub fn reads(&self, buffer: BufferId) -> bool {
         self.read.contains(&buffer)

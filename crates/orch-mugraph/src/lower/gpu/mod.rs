@@ -1,7 +1,8 @@
 //! GPU lowering of a block graph: one kernel of a µGraph as a thread program of CTAs.
 //!
 //! ```text
-//! kernel      grid of blocks; a block is one CTA, or a cluster of CTAs that split its loop (cluster)
+//! kernel      grid of blocks; a block is one CTA, or a cluster of CTAs that split its loop (cluster); or CTAs share the blocks
+//!                (persistent)
 //!  └ CTA      4 or 8 warps = 1 or 2 warp groups; a WarpGrid deals rows and columns of tiles to warps (layout)
 //!     └ loop  over the K dimension, keys of attention, ...; a ring of stages in shared memory (pipeline)
 //!
@@ -27,6 +28,7 @@
 //!   registers;
 //! - `operand`, `mma`, `wgmma`, `split_k` multiply tiles; `accumulate`, `reduce` carry sums and maxima
 //!   through the loop;
+//! - `persistent` has each CTA run one block after the other, with loads of the next one in flight;
 //! - `visible` leaves out iterations that a causal mask or a window hides;
 //! - `overlap` and `conditional_rescale` are softmax/GEMM overlap (FlashAttention-3) and conditional
 //!   rescaling (FlashAttention-4);
@@ -47,6 +49,7 @@ mod materialize;
 mod mma;
 mod operand;
 mod overlap;
+mod persistent;
 mod pipeline;
 mod reduce;
 mod register_direct;
@@ -73,6 +76,7 @@ use orch_thread::OperandPrecision;
 use orch_thread::cta::{WARP, WARP_GROUP};
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::{Buffer, CtaStmt, GpuTarget, Scope, Stmt};
+use persistent::PersistentCtas;
 pub use schedules::{MugraphSchedule, lower, lower_as, schedules};
 use steps::{TileStep, TileSteps};
 pub use visible::{iterations, visible_share};
@@ -105,13 +109,19 @@ fn lower_steps(
     request: &Request<'_>,
     (block, steps): (&BlockGraph, &TileSteps),
     target: &GpuTarget,
-    (precision, MugraphSchedule { tma_operands, ctas }): (OperandPrecision, MugraphSchedule),
+    (precision, schedule): (OperandPrecision, MugraphSchedule),
 ) -> Result<Kernel, CannotLower> {
+    let MugraphSchedule { tma_operands, ctas, persistent } = schedule;
     let wgmma = target.has_wgmma && matches!(precision, OperandPrecision::F16 | OperandPrecision::Bf16);
     let warps =
         if tma_operands { skinny::warp_groups(steps) * WARP_GROUP } else { choose_warps(steps, wgmma) };
     let emit = |schedule: BlockSchedule| emit_block(BlockPlan { request, steps, precision, schedule }, block);
     let is_combine = combine::combines_partials(steps);
+    // A loop that loads nothing ahead overlaps nothing with the next block either.
+    let unstaged = |kernel: Kernel| match persistent {
+        true => Err(CannotLower("persistent CTAs need stages".to_owned())),
+        false => Ok(kernel),
+    };
     let one_stage = BlockSchedule {
         warps,
         stages: 1,
@@ -123,6 +133,7 @@ fn lower_steps(
         is_skinny: tma_operands,
         is_combine,
         cluster: ctas,
+        persistent: None,
     };
     let kernel = emit(one_stage)?;
     let first_bytes = kernel.program.shared_bytes();
@@ -130,7 +141,7 @@ fn lower_steps(
         let kernel = emit(BlockSchedule { stages_all_loads: false, ..one_stage })?;
         let bytes = kernel.program.shared_bytes();
         return match bytes <= target.shared_bytes {
-            true => Ok(kernel),
+            true => unstaged(kernel),
             false => Err(CannotLower(format!(
                 "tiles of {bytes} bytes, more than the {} of {}",
                 target.shared_bytes, target.name
@@ -138,7 +149,7 @@ fn lower_steps(
         };
     }
     if steps.loop_range == 1 {
-        return Ok(kernel);
+        return unstaged(kernel);
     }
     let two_stages = emit(BlockSchedule { stages: 2, ..one_stage })?;
     let stage_bytes = two_stages.program.shared_bytes().saturating_sub(first_bytes);
@@ -147,19 +158,29 @@ fn lower_steps(
     let registers = warps * WARP * (accumulators(steps, warps) + OTHER_REGISTERS);
     let needs = StageNeeds { first_bytes, stage_bytes, bytes_in_flight, registers };
     match choose_stages(block.blocks(), steps.loop_range / ctas, needs, target) {
-        1 => Ok(kernel),
+        1 => unstaged(kernel),
         stages => {
             let pipelined = !tma_operands;
             let bytes = first_bytes + (stages - 1) * stage_bytes;
             let two_fit = 2 * bytes <= target.shared_bytes && 2 * registers <= target.sm_registers;
             let is_alone = block.blocks() <= target.sms || !two_fit;
-            emit(BlockSchedule {
+            let schedule = BlockSchedule {
                 stages,
                 overlaps_softmax: pipelined,
                 softmax_first: is_alone,
                 empty_mbarriers: pipelined,
                 ..one_stage
-            })
+            };
+            if !persistent {
+                return emit(schedule);
+            }
+            let shared = PersistentCtas::of(request, block, steps, target).filter(|_| is_alone);
+            let shared =
+                shared.ok_or_else(|| CannotLower(format!("persistent CTAs do not suit {}", target.name)))?;
+            let kernel = emit(BlockSchedule { persistent: Some(shared), ..schedule })?;
+            let bytes = kernel.program.shared_bytes();
+            let fits = bytes <= target.shared_bytes;
+            fits.then_some(kernel).ok_or_else(|| CannotLower(format!("persistent CTAs of {bytes} bytes")))
         }
     }
 }
@@ -263,12 +284,13 @@ fn products(steps: &TileSteps) -> impl Iterator<Item = &steps::BlockTile> {
 /// to shared memory.
 ///
 /// # Errors
-/// If a skinny GEMM's B is not loaded by TMA, or accumulators that a cluster would reduce are not in registers.
+/// If a skinny GEMM's B is not loaded by TMA, blocks cannot follow each other in a persistent CTA, or accumulators that a cluster would reduce are not in registers.
 fn emit_block(plan: BlockPlan<'_>, block: &BlockGraph) -> Result<Kernel, CannotLower> {
     let mut emitter = BlockEmitter::new(plan, block);
     let bindings = emitter.declare_arguments(block);
     emitter.emit_body(block)?;
     let schedule = plan.schedule;
+    emitter.check_turns()?;
     let again = |schedule| emit_block(BlockPlan { schedule, ..plan }, block);
     if schedule.is_skinny && !emitter.loads_skinny_b_by_tma() {
         return Err(CannotLower("TMA does not take the operands".to_owned()));
@@ -285,7 +307,11 @@ fn emit_block(plan: BlockPlan<'_>, block: &BlockGraph) -> Result<Kernel, CannotL
 impl BlockEmitter<'_> {
     /// The kernel: moves the prologue behind the statements that bind thread ids, with a barrier after it.
     fn finish(mut self, bindings: Vec<Binding>) -> Kernel {
-        let mut body = self.code.body;
+        let mut body = std::mem::take(&mut self.code.body);
+        if self.turn.is_some() {
+            let turn = body.split_off(self.code.prologue_at);
+            body.extend(self.turns(turn));
+        }
         if !self.code.prologue.is_empty() {
             // The prologue uses the ids that the statements before it bind.
             let (at, barrier) = (self.code.prologue_at, Stmt::Cta(CtaStmt::Barrier));
@@ -323,12 +349,12 @@ impl BlockEmitter<'_> {
     /// Emits loads, loop-invariant tiles, the loop, the reduction over the cluster, tiles after the loop, and
     /// stores.
     fn emit_body(&mut self, block: &BlockGraph) -> Result<(), CannotLower> {
-        let looped = self.start_loads();
+        let staged = self.start_loads();
         for tile in self.plan.steps.in_stage(Stage::Invariant) {
             self.emit_tile(tile);
         }
         if self.plan.steps.loop_range > 1 {
-            self.emit_loop(&looped);
+            self.emit_loop(&staged);
         }
         self.reduce_over_cluster()?;
         for tile in self.plan.steps.in_stage(Stage::After) {

@@ -10,6 +10,8 @@
 //!                           products, reductions, accumulations
 //! ```
 //!
+//! In a persistent CTA the iterations of one block follow those of the block before in the ring (`persistent`).
+//!
 //! With empty mbarriers no thread waits for another in an iteration: all arrive at `empty[i % stages]` when
 //! they begin iteration `i`, and the warp that issues TMA waits for `empty[(i - 1) % stages]`, when all
 //! have begun iteration `i - 1`, so have read iteration `i - 2`, whose stage is loaded next. Warp groups may
@@ -19,7 +21,7 @@
 
 use super::emitter::BlockEmitter;
 use super::hazards::SharedAccesses;
-use super::staging::{StagedLoad, any_cp_async};
+use super::staging::{StagedLoad, StagedLoads, any_cp_async};
 use super::steps::TileStep;
 use crate::tiling::Stage;
 use orch_compute::ExprId;
@@ -31,15 +33,16 @@ const MIN_STAGES_OF_EMPTY_MBARRIERS: usize = 4;
 
 impl BlockEmitter<'_> {
     /// Issues loads of loop-invariant tiles and of the first iterations, chooses overlap and empty mbarriers;
-    /// gives the staged loads of the loop.
-    pub fn start_loads(&mut self) -> Vec<StagedLoad> {
+    /// gives the staged loads.
+    pub fn start_loads(&mut self) -> StagedLoads {
         let all = self.stage_loads();
-        let (looped, once): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|staged| self.plan.steps.tiles[staged.tile].stage == Stage::Loop);
+        let looped = &all.looped;
         let zero = self.index(0);
-        for staged in &once {
-            let copies = self.issue_load(staged, zero, zero);
-            self.code.body.extend(copies);
+        for staged in &all.once {
+            if self.turn.is_none() {
+                let copies = self.issue_load(staged, zero, zero);
+                self.code.body.extend(copies);
+            }
             self.set_staged_home(staged, zero);
             if staged.tma.is_some() {
                 self.expect_tma(staged, zero);
@@ -49,32 +52,43 @@ impl BlockEmitter<'_> {
             }
         }
         self.start_direct_loads();
-        self.overlap = self.find_overlap(&looped);
+        self.overlap = self.find_overlap(looped);
         self.empty.in_use = self.plan.schedule.empty_mbarriers
             && self.overlap.is_some()
             && self.plan.schedule.warps > WARP_GROUP
             && self.plan.schedule.stages >= MIN_STAGES_OF_EMPTY_MBARRIERS
             && looped.iter().all(|staged| staged.tma.is_some());
-        let is_copied = any_cp_async(&looped);
-        let ahead = if looped.is_empty() { 0 } else { self.plan.schedule.stages - 1 };
+        match self.turn {
+            Some(_) => self.load_first_block(&all),
+            None => self.load_first_stages(looped),
+        }
+        all
+    }
+
+    /// Issues the loads of the first iterations.
+    pub fn load_first_stages(&mut self, looped: &[StagedLoad]) {
+        let (is_copied, stages) = (any_cp_async(looped), self.plan.schedule.stages);
+        let ahead = if looped.is_empty() { 0 } else { stages - 1 };
         self.pending.later_cp_async = if is_copied { ahead } else { 0 };
         for iteration in 0..ahead {
             let at = self.index(iteration);
+            let index = self.ring_index(at);
+            let [stage, _] = self.stage_and_phase(index, stages);
             let mut copies = Vec::new();
-            for staged in &looped {
+            for staged in looped {
                 if iteration < self.prefetch_distance(staged) {
-                    copies.extend(self.issue_load(staged, at, at));
+                    copies.extend(self.issue_load(staged, at, stage));
                 }
             }
             let copies = self.if_iteration(at, copies);
             self.code.body.extend(copies);
             self.code.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncCommit)));
         }
-        looped
     }
 
     /// Emits the loop, which loads the tiles of later iterations while it computes.
-    pub fn emit_loop(&mut self, looped: &[StagedLoad]) {
+    pub fn emit_loop(&mut self, staged: &StagedLoads) {
+        let looped = &staged.looped;
         let (range, stages) = (self.iterations_per_cta(), self.plan.schedule.stages);
         let is_copied = any_cp_async(looped);
         let has_waited = !is_copied && !self.pending.cp_async.is_empty();
@@ -100,7 +114,7 @@ impl BlockEmitter<'_> {
         let iteration = self.iteration;
         self.code.body = body;
         let before = std::mem::take(&mut self.pending.accesses);
-        self.start_iteration(looped, iteration);
+        self.start_iteration(staged, iteration);
         for tile in self.plan.steps.in_stage(Stage::Loop) {
             match self.plan.steps.tiles[tile].step {
                 TileStep::Accumulate { .. } => self.emit_accumulate(tile),
@@ -120,7 +134,8 @@ impl BlockEmitter<'_> {
             inner = vec![self.for_loop(copy_var, unroll, LoopKind::Unroll, inner)];
         }
         let held = std::mem::take(&mut self.code.resident_a);
-        if !held.is_empty() && !has_waited {
+        // Threads that have waited for TMA loads of Q need no barrier.
+        if !held.is_empty() && !has_waited && self.turn.is_none() {
             self.code.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncWait(stages - 1))));
             self.emit_barrier();
         }
@@ -144,7 +159,8 @@ impl BlockEmitter<'_> {
 
     /// The start of an iteration: waits for its cp.async groups, makes sure that the stage that is loaded
     /// next has been read, issues the loads of a later iteration, and makes the iteration's tiles readable.
-    fn start_iteration(&mut self, looped: &[StagedLoad], iteration: ExprId) {
+    fn start_iteration(&mut self, staged: &StagedLoads, iteration: ExprId) {
+        let looped = &staged.looped;
         let (stages, is_copied) = (self.plan.schedule.stages, any_cp_async(looped));
         if stages > 1 && is_copied {
             self.code.body.push(Stmt::Cta(CtaStmt::CpAsyncWait(stages - 2)));
@@ -159,6 +175,7 @@ impl BlockEmitter<'_> {
             self.prefetch(&others, iteration);
             self.code.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncCommit)));
             self.prefetch(&later, iteration);
+            self.load_next_block(staged);
         }
         if stages == 1 && !looped.is_empty() {
             let first = self.index(0);
@@ -189,12 +206,13 @@ impl BlockEmitter<'_> {
     fn sync_by_empty_mbarriers(&mut self, iteration: ExprId) {
         let stages = self.plan.schedule.stages;
         self.program.mbarriers.empty = stages;
-        let [mbarrier, phase] = self.stage_and_phase(iteration, stages);
+        let index = self.ring_index(iteration);
+        let [mbarrier, phase] = self.stage_and_phase(index, stages);
         self.code.body.push(Stmt::Cta(CtaStmt::MbarrierArriveEmpty { mbarrier, phase }));
-        let before = self.program.exprs.add_const(iteration, -1);
+        let before = self.program.exprs.add_const(index, -1);
         let [mbarrier, phase] = self.stage_and_phase(before, stages);
         let zero = self.index(0);
-        let condition = self.program.exprs.lt(zero, iteration);
+        let condition = self.program.exprs.lt(zero, index);
         let then = vec![Stmt::Cta(CtaStmt::MbarrierWaitEmpty { mbarrier, phase })];
         self.code.body.push(Stmt::If { condition, then, otherwise: Vec::new() });
     }
@@ -219,7 +237,8 @@ impl BlockEmitter<'_> {
         let Some(first) = looped.first() else { return };
         let (stages, ahead) = (self.plan.schedule.stages, self.prefetch_distance(first));
         let ahead = self.program.exprs.add_const(iteration, ahead as i64);
-        let [stage, _] = self.stage_and_phase(ahead, stages);
+        let index = self.ring_index(ahead);
+        let [stage, _] = self.stage_and_phase(index, stages);
         let mut copies = Vec::new();
         let stage = self.bind_index(&mut copies, "ahead_slot", stage, (stages, 1));
         for staged in looped {

@@ -6,15 +6,19 @@
 //! per block took less still in two of them; without clusters, kernels of short loops took up to 20 % longer
 //! with TMA.
 //!
+//! Persistent CTAs come first for attention of more blocks than SMs ([`PersistentCtas::of`]).
+//!
 //! Other loops that leave sums and maxima, as attention, may be split over clusters too where blocks are few.
 //! That comes first if products have whole rows of 64 (wgmma), which keep an SM busy.
 
 use super::cluster::{can_split_iterations, has_whole_row_tiles};
+use super::persistent::PersistentCtas;
 use super::skinny::skinny_loops;
 use super::steps::TileSteps;
-use super::{check_request, lower_steps, register_direct};
+use super::{check_request, lower_steps, products, register_direct};
 use crate::graph::BlockGraph;
 use crate::lower::{CannotLower, Request};
+use crate::tiling::Stage;
 use orch_thread::GpuTarget;
 use orch_thread::OperandPrecision;
 use orch_thread::kernel::Kernel;
@@ -36,17 +40,25 @@ pub struct MugraphSchedule {
     pub tma_operands: bool,
     /// CTAs of the cluster that splits the iterations of a block.
     pub ctas: usize,
+    /// Whether CTAs are persistent: one per SM, which run one block after the other.
+    pub persistent: bool,
 }
 
 impl MugraphSchedule {
     /// One CTA per block, no TMA for skinny GEMMs.
-    pub const PLAIN: MugraphSchedule = MugraphSchedule { tma_operands: false, ctas: 1 };
+    pub const PLAIN: MugraphSchedule = MugraphSchedule { tma_operands: false, ctas: 1, persistent: false };
+    /// Persistent CTAs.
+    pub const PERSISTENT: MugraphSchedule = MugraphSchedule { persistent: true, ..MugraphSchedule::PLAIN };
 }
+
+const PLAIN: MugraphSchedule = MugraphSchedule::PLAIN;
 
 /// The key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for MugraphSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cluster={}{}", self.ctas, if self.tma_operands { " tma_operands" } else { "" })
+        let tma_operands = if self.tma_operands { " tma_operands" } else { "" };
+        let persistent = if self.persistent { " persistent" } else { "" };
+        write!(f, "cluster={}{tma_operands}{persistent}", self.ctas)
     }
 }
 
@@ -72,12 +84,25 @@ pub fn schedules(
     let most = if by_tma { MAX_SKINNY_CLUSTER } else { MAX_CLUSTER_CTAS };
     let counts = (1..=most.ilog2()).rev().map(|log| 1 << log);
     let mut all: Vec<MugraphSchedule> =
-        counts.filter(shares).map(|ctas| MugraphSchedule { tma_operands: by_tma, ctas }).collect();
+        counts.filter(shares).map(|ctas| MugraphSchedule { tma_operands: by_tma, ctas, ..PLAIN }).collect();
     let prefers_sharing = by_tma || has_wgmma && has_whole_row_tiles(block, shapes);
     let first = usize::from(prefers_sharing && !all.is_empty());
     all.insert(first, MugraphSchedule::PLAIN);
-    all.extend(by_tma.then_some(MugraphSchedule { tma_operands: by_tma, ctas: 1 }));
+    all.extend(by_tma.then_some(MugraphSchedule { tma_operands: by_tma, ..PLAIN }));
+    if has_wgmma && prefers_persistent(request, block, target) {
+        all.insert(0, MugraphSchedule::PERSISTENT);
+    }
     Ok(all)
+}
+
+/// Whether persistent CTAs come first: a loop of two products, the second of computed weights, as attention, whose blocks they can
+/// share. The one place that decides so.
+fn prefers_persistent(request: &Request<'_>, block: &BlockGraph, target: &GpuTarget) -> bool {
+    TileSteps::of(block, request.graph.shapes()).is_ok_and(|steps| {
+        let weights = products(&steps).map(|product| &steps.tiles[product.step.args()[0]]);
+        let are_computed: Vec<bool> = weights.map(|tile| tile.stage == Stage::Loop).collect();
+        are_computed == [false, true] && PersistentCtas::of(request, block, &steps, target).is_some()
+    })
 }
 
 /// Lowers a kernel by the first schedule that succeeds.
@@ -114,6 +139,10 @@ pub fn lower_as(
     let shapes = request.graph.shapes();
     if schedule == MugraphSchedule::PLAIN {
         return lower_by_threads(request, block, target, precision);
+    }
+    if schedule.persistent {
+        let steps = TileSteps::of(block, shapes)?;
+        return lower_steps(request, (block, &steps), target, (precision, schedule));
     }
     let loops = match schedule.tma_operands {
         true => skinny_loops(block, shapes).unwrap_or_default(),

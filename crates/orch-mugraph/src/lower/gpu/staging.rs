@@ -42,6 +42,14 @@ pub(super) struct StagedLoad {
     pub tma: Option<TmaTile>,
 }
 
+/// The loads of a block that are staged.
+pub(super) struct StagedLoads {
+    /// Those of each iteration.
+    pub looped: Vec<StagedLoad>,
+    /// Those that the loop does not change.
+    pub once: Vec<StagedLoad>,
+}
+
 /// Whether cp.async copies any of these, so that its groups have to be committed and waited for.
 pub(super) fn any_cp_async(staged: &[StagedLoad]) -> bool {
     staged.iter().any(|staged| staged.tma.is_none())
@@ -143,13 +151,15 @@ impl BlockEmitter<'_> {
     }
 
     /// Chooses the loads that are staged, allocates their stages, and assigns TMA to those that it can load.
-    pub fn stage_loads(&mut self) -> Vec<StagedLoad> {
+    pub fn stage_loads(&mut self) -> StagedLoads {
         let tiles: Vec<usize> =
             (0..self.plan.steps.tiles.len()).filter(|&tile| self.should_stage(tile)).collect();
         let mut staged: Vec<StagedLoad> =
             tiles.into_iter().filter_map(|tile| self.plan_staging(tile)).collect();
         self.assign_tma(&mut staged);
-        staged
+        let (looped, once) =
+            staged.into_iter().partition(|staged| self.plan.steps.tiles[staged.tile].stage == Stage::Loop);
+        StagedLoads { looped, once }
     }
 
     /// Stages of a load: those of the ring in the loop, one outside.
@@ -215,6 +225,7 @@ impl BlockEmitter<'_> {
         if let Some([line, inner]) = self.skinny_a_swizzle_dims(position, inner, stored.dtype) {
             (padded[line], lines) = (self.warp_groups() * WARP_GROUP_ROWS, Some([line, inner]));
         }
+        lines = lines.or_else(|| self.held_a_swizzle_dims(position, inner, dtype));
         let (view, stage_elems) = match lines {
             Some(lines) => self.alloc_swizzled(dtype, &padded, lines, stages),
             None => self.alloc_stages("staged", dtype, &padded, inner, stages),
@@ -297,10 +308,19 @@ impl BlockEmitter<'_> {
         parts.map(|id| self.simplifier.simplify(&mut self.program.exprs, id))
     }
 
+    /// The stage of a load's tile in an iteration, and the phase of its full mbarrier: in the loop those of the ring; before it,
+    /// where there is one stage, the phase is the number of the CTA's block.
+    pub fn load_stage_and_phase(&mut self, staged: &StagedLoad, iteration: ExprId) -> [ExprId; 2] {
+        let index = match self.plan.steps.tiles[staged.tile].stage {
+            Stage::Loop => self.ring_index(iteration),
+            _ => self.turn.as_ref().map_or(iteration, |turn| turn.number),
+        };
+        self.stage_and_phase(index, self.stages_of(staged.tile))
+    }
+
     /// Offset of the stage of an iteration.
     pub fn stage_base(&mut self, staged: &StagedLoad, iteration: ExprId) -> ExprId {
-        let stages = self.stages_of(staged.tile);
-        let [stage, _] = self.stage_and_phase(iteration, stages);
+        let [stage, _] = self.load_stage_and_phase(staged, iteration);
         self.program.exprs.mul_const(stage, staged.stage_elems as i64)
     }
 

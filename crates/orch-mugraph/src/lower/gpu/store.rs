@@ -3,17 +3,19 @@
 //! From accumulator registers a warp stores 8 rows of 4 column pairs at a time; the time depends on the rows
 //! that are touched (memory transactions), not on bytes. So 16-bit results go through shared memory, from
 //! which a warp stores four whole rows at a time (attention of 256 heads, 256 queries by 1024 keys: 45.0
-//! instead of 46.1 us on an H200). f32 results are stored from registers: their shared memory would reduce
+//! instead of 46.1 us on an H200). Where a warp has whole rows of the tile it stores those that it has copied, so that no warp waits for
+//! another. f32 results are stored from registers: their shared memory would reduce
 //! the stages of the loop.
 
 use super::elements::ElementStore;
 use super::emitter::BlockEmitter;
-use super::layout::{ColumnLayout, FragmentLayout};
+use super::layout::{ColumnLayout, FRAGMENT_ROWS, FragmentLayout};
 use super::staging::VECTOR_BYTES;
 use super::value::TilePoint;
 use crate::graph::TensorId;
 use orch_compute::ExprId;
-use orch_thread::Stmt;
+use orch_thread::cta::WARP;
+use orch_thread::{CtaStmt, Stmt};
 
 /// Fragment columns per warp from which results go through shared memory.
 const MIN_SHARED_STORE_TILES: usize = 4;
@@ -59,12 +61,20 @@ impl BlockEmitter<'_> {
         let dtype = self.program.buffer(buffer).dtype;
         let shape = self.plan.steps.tiles[tile].shape.clone();
         let view = self.shared_after_loop("rows", dtype, &shape);
-        let stmts = self.store_slots_to_shared(at, &shape, &view, |this, point| this.value_at(tile, point));
-        self.emit_on_rank_zero(stmts);
-        self.store_each(tile, to, |this, coords| {
+        let copies = self.store_slots_to_shared(at, &shape, &view, |this, point| this.value_at(tile, point));
+        let rows = rows_of_warp(at, &shape);
+        let stores = self.store_each(tile, to, rows, |this, coords| {
             let offset = this.shared_offset(&view, coords);
             this.program.exprs.load(view.buffer, offset, 1, None)
-        })
+        });
+        if rows.is_none() {
+            self.emit_on_rank_zero(copies);
+            return stores;
+        }
+        let barrier = || vec![Stmt::Cta(CtaStmt::WarpBarrier)];
+        // A persistent CTA has read the rows of the block before.
+        let before = self.turn.as_mut().map(|turn| turn.written.insert(view.buffer)).map(|_| barrier());
+        [before.unwrap_or_default(), copies, barrier(), stores].concat()
     }
 
     /// The offset in a tensor of an element of a tile, `block * tile + element`, and the guard that it
@@ -94,26 +104,38 @@ impl BlockEmitter<'_> {
 
     /// Stores a tile element by element, in vectors.
     fn store_elements(&mut self, tile: usize, to: (&[Option<usize>], TensorId)) -> Vec<Stmt> {
-        self.store_each(tile, to, |this, coords| {
+        self.store_each(tile, to, None, |this, coords| {
             this.value_at(tile, &TilePoint { coords: coords.to_vec(), slot: None })
         })
     }
 
     /// Stores the block's part of a tensor: `value` of each element of the tile, cast to the tensor's type,
-    /// masked where the grid leaves a remainder.
+    /// masked where the grid leaves a remainder. Each warp stores so many `rows` of its own, if it has some; else threads share all.
     fn store_each(
         &mut self,
         tile: usize,
         to: (&[Option<usize>], TensorId),
+        rows: Option<usize>,
         value: impl FnOnce(&mut Self, &[ExprId]) -> ExprId,
     ) -> Vec<Stmt> {
         let Some(buffer) = self.arguments[to.1.index()] else { return Vec::new() };
         let dtype = self.program.buffer(buffer).dtype;
-        let shape = self.plan.steps.tiles[tile].shape.clone();
-        self.for_each_element(&shape, |this, coords| {
-            let value = value(this, coords);
+        let mut shape = self.plan.steps.tiles[tile].shape.clone();
+        let mut threads = (self.ids.thread, self.threads());
+        let mut first = self.index(0);
+        let row_dim = shape.len().saturating_sub(2);
+        if let Some(rows) = rows {
+            (shape[row_dim], threads) = (rows, (self.ids.lane, WARP));
+            first = self.program.exprs.mul_const(self.ids.warp, rows as i64);
+        }
+        self.for_each_element_by(threads, &shape, |this, coords| {
+            let mut coords = coords.to_vec();
+            if rows.is_some() {
+                coords[row_dim] = this.program.exprs.add2(first, coords[row_dim]);
+            }
+            let value = value(this, &coords);
             let value = this.program.exprs.cast(dtype, value);
-            let (offset, mask) = this.store_destination(tile, to, coords);
+            let (offset, mask) = this.store_destination(tile, to, &coords);
             vec![ElementStore { buffer, offset, value, mask }]
         })
     }
@@ -143,4 +165,14 @@ impl BlockEmitter<'_> {
             ElementStore { buffer, offset, value, mask }
         })
     }
+}
+
+/// The rows of a tile that each warp has, if they are whole and follow each other.
+fn rows_of_warp(at: &FragmentLayout, shape: &[usize]) -> Option<usize> {
+    let rows = FRAGMENT_ROWS * at.rows.row_tiles();
+    let is_whole = at.rows.column_warps == 1
+        && at.rows.batch() == 1
+        && shape[shape.len() - 2] == rows * at.rows.row_warps
+        && crate::op::elems(&shape[..shape.len() - 2]) == 1;
+    is_whole.then_some(rows)
 }

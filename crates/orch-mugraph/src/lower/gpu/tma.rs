@@ -173,8 +173,7 @@ impl BlockEmitter<'_> {
     /// The mbarrier and phase of an iteration's tile.
     pub fn pending_tma(&mut self, staged: &StagedLoad, iteration: ExprId) -> Option<PendingTma> {
         let first_mbarrier = staged.tma.as_ref()?.first_mbarrier;
-        let stages = self.stages_of(staged.tile);
-        let [stage, phase] = self.stage_and_phase(iteration, stages);
+        let [stage, phase] = self.load_stage_and_phase(staged, iteration);
         let mbarrier = self.program.exprs.add_const(stage, first_mbarrier as i64);
         Some(PendingTma { buffer: staged.view.buffer, mbarrier, phase })
     }

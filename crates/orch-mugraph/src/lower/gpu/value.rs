@@ -8,9 +8,10 @@ use super::elements::ElementStore;
 use super::emitter::BlockEmitter;
 use super::layout::{ColumnLayout, FragmentLayout, RegisterSlot, RegisterTile};
 use super::reduce::reduction_of;
-use super::steps::TileStep;
+use super::steps::{BlockTile, TileStep};
+use crate::graph::Accumulation;
 use crate::lower::partner;
-use crate::op::{BinaryFn, Op, UnaryFn};
+use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use orch_compute::{BufferId, Expr, ExprId, Exprs};
 use orch_ir::{BinaryFn as ScalarBinary, DType, UnaryFn as ScalarUnary};
 use orch_thread::Stmt;
@@ -306,6 +307,11 @@ impl BlockEmitter<'_> {
             Op::Binary(f) => {
                 let (lhs, rhs) =
                     (self.broadcast_operand(args[0], point), self.broadcast_operand(args[1], point));
+                if *f == BinaryFn::Div && self.is_softmax_sum(args[1]) {
+                    let one = self.float(1.0);
+                    let reciprocal = self.program.exprs.binary(ScalarBinary::Div, one, rhs);
+                    return self.program.exprs.mul(lhs, reciprocal);
+                }
                 self.program.exprs.binary(binary(*f), lhs, rhs)
             }
             Op::Rotate { dim, group } => {
@@ -322,6 +328,23 @@ impl BlockEmitter<'_> {
                 None => self.moved_value(op, args, &point.coords),
             },
         }
+    }
+
+    /// Whether a tile is sums of exponentials relative to the maxima of their rows, by which whole rows are divided. They are at least
+    /// about 1, so that a row may be multiplied by the reciprocal: an exact division takes some ten instructions, of which a few wait for
+    /// each other.
+    fn is_softmax_sum(&self, tile: usize) -> bool {
+        let BlockTile { step, shape, .. } = &self.plan.steps.tiles[tile];
+        let TileStep::Accumulate { how: Accumulation::RescaledSum { .. }, tile: from } = step else {
+            return false;
+        };
+        let is_sum = |op: &Op| reduction_of(op).is_some_and(|(f, ..)| f == ReduceFn::Sum);
+        let adds_exponentials = |args: &[usize]| {
+            matches!(&self.plan.steps.tiles[args[0]].step, TileStep::Op { op: Op::Unary(UnaryFn::Exp), .. })
+        };
+        let sums = &self.plan.steps.tiles[*from].step;
+        shape.last() == Some(&1)
+            && matches!(sums, TileStep::Op { op, args } if is_sum(op) && adds_exponentials(args))
     }
 
     /// An element of an operand of an elementwise operator: extents of 1 are broadcast.

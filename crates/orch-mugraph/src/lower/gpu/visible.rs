@@ -26,7 +26,7 @@ use crate::graph::{Accumulation, MuGraph};
 use crate::lower::{Request, Stored};
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 use crate::tiling::{Stage, indices};
-use orch_compute::{ExprId, Type, VarInfo};
+use orch_compute::{ExprId, Exprs, Type, VarInfo};
 use orch_thread::Stmt;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -56,6 +56,19 @@ pub(super) struct VisibleIterations {
     range: usize,
 }
 
+/// The order in which blocks start, along a dimension of the grid: all blocks at its first index before those at the next one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct BlockOrder {
+    /// The dimension.
+    axis: usize,
+    /// Whether its indices are counted from the last one.
+    from_last: bool,
+    /// Sections of the first dimension of the grid, one of which is done before the next one begins; 1 if the order is along that
+    /// dimension itself. Every other one is in the opposite order, so that blocks at the ends of two that meet take as long; the last
+    /// one is not.
+    sections: usize,
+}
+
 /// Iterations that all blocks of a kernel run, on a GPU, which leaves out those that a mask hides.
 pub fn iterations(request: &Request<'_>) -> usize {
     run_iterations(request).map_or(0, |(_, all)| all.iter().sum())
@@ -69,7 +82,7 @@ pub fn visible_share(graph: &MuGraph, stored: &[Stored], sms: usize) -> f64 {
         let request = Request { graph, kernel, stored, name: "" };
         if let Some((range, blocks)) = run_iterations(&request) {
             whole += range * blocks.len().div_ceil(sms);
-            visible += time_in_order(blocks, sms);
+            visible += time_in_order(blocks.into_iter(), sms);
         }
     }
     if whole == 0 { 1.0 } else { visible as f64 / whole as f64 }
@@ -83,15 +96,11 @@ fn run_iterations(request: &Request<'_>) -> Option<(usize, Vec<usize>)> {
     let Some(visible) = VisibleIterations::of(request, &steps, &block.grid) else {
         return Some((range, vec![range; block.blocks()]));
     };
-    let mut blocks: Vec<usize> = indices(&block.grid).map(|block| visible.iterations(&block).len()).collect();
-    if visible.order(request, &steps).is_some() {
-        blocks.sort_unstable_by(|a, b| b.cmp(a));
-    }
-    Some((range, blocks))
+    Some((range, visible.lengths(visible.order(request, &steps), &block.grid).collect()))
 }
 
 /// The time until the last of some blocks ends, each of which starts on the SM that is the first to be free.
-fn time_in_order(blocks: Vec<usize>, sms: usize) -> usize {
+pub(super) fn time_in_order(blocks: impl Iterator<Item = usize>, sms: usize) -> usize {
     let mut free: BinaryHeap<Reverse<usize>> = (0..sms).map(|_| Reverse(0)).collect();
     let mut last = 0;
     for iterations in blocks {
@@ -159,23 +168,108 @@ impl VisibleIterations {
         first as usize..end as usize
     }
 
-    /// The grid dimension that comes first in the order of blocks, and whether its blocks are counted from the last one: those
-    /// with the most iterations start first.
-    pub fn order(&self, request: &Request<'_>, steps: &TileSteps) -> Option<(usize, bool)> {
-        let read = steps.tiles.iter().filter(|tile| tile.readers > 0 && tile.stage == Stage::Loop);
-        let bytes = read.map(|tile| match tile.step {
-            TileStep::Load { tensor, .. } if request.is_in_memory(tensor) => {
-                let stored = &request.stored[tensor.index()];
-                stored.elems * stored.dtype.size_bytes()
-            }
-            _ => 0,
-        });
-        let (axis, _) = self.rows.axis.filter(|_| bytes.sum::<usize>() <= ORDERED_BYTES)?;
-        match self.band {
-            Band { above: Some(_), below: None } => Some((axis, true)),
-            Band { above: None, below: Some(_) } => Some((axis, false)),
-            _ => None,
+    /// The iterations of each block, in their order.
+    pub fn lengths(self, order: Option<BlockOrder>, grid: &[usize]) -> impl Iterator<Item = usize> {
+        let blocks = indices(&BlockOrder::extents(order, grid)).collect::<Vec<_>>().into_iter();
+        let grid = grid.to_vec();
+        blocks.map(move |index| match order {
+            Some(order) => self.iterations(&order.block(index, &grid)).len(),
+            None => self.iterations(&index).len(),
+        })
+    }
+
+    /// The order of blocks that start on the SM that is the first to be free: longest first, if L2 holds what the loop reads.
+    pub fn order(&self, request: &Request<'_>, steps: &TileSteps) -> Option<BlockOrder> {
+        self.longest_first().filter(|_| loop_bytes(request, steps) <= ORDERED_BYTES)
+    }
+
+    /// The order in which blocks with the most iterations start first, if they are the first or the last ones of a dimension.
+    fn longest_first(&self) -> Option<BlockOrder> {
+        let (axis, _) = self.rows.axis?;
+        let from_last = match self.band {
+            Band { above: Some(_), below: None } => true,
+            Band { above: None, below: Some(_) } => false,
+            _ => return None,
+        };
+        Some(BlockOrder { axis, from_last, sections: 1 })
+    }
+
+    /// The same within each of as few sections of the first dimension of the grid as L2 holds one of.
+    pub fn order_in_sections(
+        &self,
+        request: &Request<'_>,
+        steps: &TileSteps,
+        grid: &[usize],
+    ) -> Option<BlockOrder> {
+        let order = self.longest_first()?;
+        let bytes = loop_bytes(request, steps);
+        let most = if order.axis == 0 { 1 } else { grid[0] };
+        let fits = |&sections: &usize| most.is_multiple_of(sections) && bytes <= ORDERED_BYTES * sections;
+        (1..=most).find(fits).map(|sections| BlockOrder { sections, ..order })
+    }
+}
+
+/// Bytes of the tensors that the loop reads.
+fn loop_bytes(request: &Request<'_>, steps: &TileSteps) -> usize {
+    let read = steps.tiles.iter().filter(|tile| tile.readers > 0 && tile.stage == Stage::Loop);
+    let bytes = read.map(|tile| match tile.step {
+        TileStep::Load { tensor, .. } if request.is_in_memory(tensor) => {
+            let stored = &request.stored[tensor.index()];
+            stored.elems * stored.dtype.size_bytes()
         }
+        _ => 0,
+    });
+    bytes.sum()
+}
+
+impl BlockOrder {
+    /// The extents of what the number of a block in the order is unflattened to: of the grid, without an order.
+    ///
+    /// ```text
+    /// grid [g0, .., ga, ..], order along a:   [sections, ga, g0 / sections, .., ..]
+    /// ```
+    pub fn extents(order: Option<BlockOrder>, grid: &[usize]) -> Vec<usize> {
+        let Some(BlockOrder { axis, sections, .. }) = order else { return grid.to_vec() };
+        let mut extents = grid.to_vec();
+        if axis > 0 {
+            extents[0] /= sections;
+        }
+        extents[..=axis].rotate_right(1);
+        extents.insert(0, sections);
+        extents
+    }
+
+    /// The block at an index in [`extents`](Self::extents).
+    fn block(self, mut index: Vec<usize>, grid: &[usize]) -> Vec<usize> {
+        let BlockOrder { axis, from_last, sections } = self;
+        let section = index.remove(0);
+        index[..=axis].rotate_left(1);
+        if axis > 0 {
+            index[0] += section * (grid[0] / sections);
+        }
+        let is_turned = section % 2 == sections % 2;
+        if from_last != is_turned {
+            index[axis] = grid[axis] - 1 - index[axis];
+        }
+        index
+    }
+
+    /// [`block`](Self::block), as expressions.
+    pub fn grid_index(self, exprs: &mut Exprs, mut index: Vec<ExprId>, grid: &[usize]) -> Vec<ExprId> {
+        let BlockOrder { axis, from_last, sections } = self;
+        let section = index.remove(0);
+        index[..=axis].rotate_left(1);
+        if axis > 0 {
+            index[0] = exprs.linear_index(&[section, index[0]], &[grid[0] / sections, 1]);
+        }
+        let last = exprs.index(grid[axis] as i64 - 1);
+        let (forth, back) = (index[axis], exprs.sub(last, index[axis]));
+        let (straight, turned) = if from_last { (back, forth) } else { (forth, back) };
+        let (two, parity) = (exprs.index(2), exprs.index(sections as i64 % 2));
+        let of_section = exprs.floor_rem(section, two);
+        let is_turned = exprs.eq(of_section, parity);
+        index[axis] = if sections == 1 { straight } else { exprs.select(is_turned, turned, straight) };
+        index
     }
 }
 
@@ -401,4 +495,47 @@ fn moved_value(op: &Op, args: &[Hidden]) -> Hidden {
 /// Whether results of finite operands count as finite: overflow aside, and division by zero, roots and logarithms.
 fn keeps_finite(op: &Op) -> bool {
     !matches!(op, Op::Unary(UnaryFn::Log | UnaryFn::Sqrt) | Op::Binary(BinaryFn::Div | BinaryFn::Mask))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BlockOrder;
+    use crate::tiling::indices;
+    use orch_compute::{Exprs, simplify};
+    use std::collections::BTreeSet;
+
+    /// Every block has a place in the order, which its expressions give too.
+    #[test]
+    fn orders_have_each_block_once() {
+        let grid = [6, 2, 4];
+        let blocks: BTreeSet<Vec<usize>> = indices(&grid).collect();
+        for (axis, from_last, sections) in [
+            (0, true, 1),
+            (0, false, 1),
+            (1, true, 3),
+            (2, true, 1),
+            (2, true, 2),
+            (2, false, 3),
+            (2, true, 6),
+        ] {
+            let order = BlockOrder { axis, from_last, sections };
+            let mut found = Vec::new();
+            for index in indices(&BlockOrder::extents(Some(order), &grid)) {
+                let mut exprs = Exprs::new();
+                let given = index.iter().map(|&at| exprs.index(at as i64)).collect();
+                let computed = order.grid_index(&mut exprs, given, &grid);
+                let block = order.block(index, &grid);
+                for (id, &at) in computed.into_iter().zip(&block) {
+                    let id = simplify(&mut exprs, id);
+                    assert_eq!(exprs.as_int(id), Some(at as i64), "{order:?}");
+                }
+                found.push(block);
+            }
+            assert_eq!(found.iter().cloned().collect::<BTreeSet<_>>(), blocks, "{order:?}");
+            // Where sections meet, the blocks of both are at the same index.
+            let along: Vec<usize> = found.iter().map(|block| block[axis]).collect();
+            assert!(along.windows(2).all(|pair| pair[0].abs_diff(pair[1]) <= 1), "{order:?} {along:?}");
+            assert_eq!(along.last(), Some(&if from_last { 0 } else { grid[axis] - 1 }));
+        }
+    }
 }

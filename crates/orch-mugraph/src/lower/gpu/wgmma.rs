@@ -76,6 +76,28 @@ impl BlockEmitter<'_> {
         suits.then(|| [rank - 2, inner])
     }
 
+    /// The `[row, column]` dimensions of a swizzled tile of which the scores of attention keep fragments in registers, or of what is
+    /// computed from it element by element (Q), so that TMA loads the tile: in a persistent CTA, which loads the next one meanwhile.
+    pub fn held_a_swizzle_dims(&self, tile: usize, inner: usize, dtype: DType) -> Option<[usize; 2]> {
+        let (steps, shape) = (self.plan.steps, &self.plan.steps.tiles[tile].shape);
+        let rank = shape.len();
+        let held = |tile: usize| {
+            let product = steps.only_reader(tile)?;
+            let TileStep::Op { op: Op::Matmul, args } = &steps.tiles[product].step else { return None };
+            (args[0] == tile && self.may_hold_a(product)).then_some(product)
+        };
+        let computed = |reader: &usize| matches!(&steps.tiles[*reader].step, TileStep::Op { op, args } if op.is_elementwise() && args.len() == 1);
+        let is_held = held(tile).is_some()
+            || steps.only_reader(tile).filter(computed).is_some_and(|reader| held(reader).is_some());
+        let suits = self.turn.is_some()
+            && is_held
+            && dtype == self.operand_dtype()
+            && inner + 1 == rank
+            && shape[inner].is_multiple_of(SWIZZLE_ROW)
+            && shape[rank - 2].is_multiple_of(WARP_GROUP_ROWS);
+        suits.then(|| [rank - 2, inner])
+    }
+
     /// Of each product by a tile as B (or by its transposition): its `[k, n]` dimensions in the tile, and
     /// whether it may be wgmma. `None` if the tile has other readers, or a product has too many registers.
     fn matmuls_by_b(&self, tile: usize) -> Option<Vec<([usize; 2], bool)>> {

@@ -38,6 +38,34 @@ fn threads_exchange_values_through_shared_memory() {
 }
 
 #[test]
+fn threads_of_a_warp_exchange_values_behind_its_barrier() {
+    let other = "s[(((thread // 32) * 32) + (31 - (thread % 32)))]";
+    let store = format!("  y[((task * 64) + thread)] = {other}\n");
+    let write = "  s[thread] = x[((task * 64) + thread)]\n";
+    let expected: Vec<f64> =
+        (0..4).flat_map(|warp| (0..32).rev().map(move |lane| f64::from(32 * warp + lane))).collect();
+    assert_eq!(result(&format!("{write}  warp_barrier\n{store}")).unwrap(), expected);
+    // Again, behind the reads.
+    let again = format!(
+        "{write}  warp_barrier\n  let v: f32 = {other}\n  warp_barrier\n{write}  warp_barrier\n{store}"
+    );
+    assert_eq!(result(&again).unwrap(), expected);
+    for (body, problem) in [
+        (format!("{write}{store}"), "also accessed by"),
+        (format!("{write}  warp_barrier\n  let v: f32 = {other}\n{write}"), "also accessed by"),
+        // Threads of the other warp.
+        (
+            format!("{write}  warp_barrier\n  y[((task * 64) + thread)] = s[(63 - thread)]\n"),
+            "also accessed by",
+        ),
+        (format!("  if (thread < 16) {{\n{write}  warp_barrier\n  }}\n"), "warp"),
+    ] {
+        let error = result(&body).unwrap_err();
+        assert!(error.to_string().contains(problem), "{body}: {error}");
+    }
+}
+
+#[test]
 fn ctas_of_a_cluster_load_from_each_other() {
     let body = format!(
         "{COPY}  cluster_barrier\n  load_dsmem v: f32 = s[thread], (1 - task)\n  y[((task * 64) + thread)] = v\n"

@@ -16,6 +16,7 @@ impl Parser {
     pub(crate) fn cta_stmt(&mut self, word: &str) -> Parsed<CtaStmt> {
         Ok(match word {
             "barrier" => CtaStmt::Barrier,
+            "warp_barrier" => CtaStmt::WarpBarrier,
             "cluster_barrier" => CtaStmt::ClusterBarrier,
             "cluster_arrive" => CtaStmt::ClusterArrive,
             "cluster_wait" => CtaStmt::ClusterWait,

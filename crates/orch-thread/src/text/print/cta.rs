@@ -13,6 +13,7 @@ impl Printer<'_> {
             .collect();
         match (stmt, &locations[..]) {
             (CtaStmt::Barrier, _) => "barrier".to_owned(),
+            (CtaStmt::WarpBarrier, _) => "warp_barrier".to_owned(),
             (CtaStmt::ClusterBarrier, _) => "cluster_barrier".to_owned(),
             (CtaStmt::ClusterArrive, _) => "cluster_arrive".to_owned(),
             (CtaStmt::ClusterWait, _) => "cluster_wait".to_owned(),
