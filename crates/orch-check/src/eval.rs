@@ -1,45 +1,29 @@
 //! The meaning of a program over any kind of values, element by element.
 
-use crate::program::{Extent, Number, Op, Part, Program, Result, Scalar, is_present, lens, steps};
+use crate::program::{Extent, Op, Part, Program, Result, Scalar, is_present, lens, steps};
 use std::sync::Arc;
-
-/// Why there is no value.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Stop {
-    /// A divisor is zero: other inputs may do.
-    Undefined(String),
-    /// No statement is made about programs like this one.
-    Unsupported(String),
-}
-
-impl From<String> for Stop {
-    fn from(reason: String) -> Stop {
-        Stop::Unsupported(reason)
-    }
-}
 
 /// A kind of values.
 pub trait Domain {
     /// An element.
     type Value: Copy;
     /// Says why what came before has no value, if it has none; called often.
-    fn check(&mut self) -> Result<(), Stop> {
+    fn check(&mut self) -> Result<()> {
         Ok(())
     }
-    /// An element of an input: its number, whether it is a mask, position.
-    fn input(&mut self, number: u64, is_mask: bool, at: usize) -> Self::Value;
-    /// A constant.
-    fn constant(&mut self, number: Number) -> Self::Value;
+    /// An element of an input: the tensor, whether it is a mask, position.
+    fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> Self::Value;
+    /// A numerator by a positive denominator.
+    fn constant(&mut self, num: i64, den: i64) -> Self::Value;
     /// A function of numbers.
     fn apply(&mut self, scalar: Scalar, args: &[Self::Value]) -> Self::Value;
-    /// An element of a tensor, of which this is the number.
+    /// An element of a tensor that is computed.
     fn element(&mut self, _tensor: usize, value: Self::Value) -> Self::Value {
         value
     }
 }
 
 /// A tensor: elements, where the first one is, and the distance between neighbours along each dimension.
-#[derive(Clone)]
 struct Strided<V> {
     elements: Elements<V>,
     first: usize,
@@ -49,8 +33,8 @@ struct Strided<V> {
 #[derive(Clone)]
 enum Elements<V> {
     Known(Arc<Vec<V>>),
-    /// Of a large input, made when they are read: the tensor, the input's number, whether it is a mask.
-    Input(usize, u64, bool),
+    /// Of a large input, made when they are read: the tensor, and whether it is a mask.
+    Input(usize, bool),
 }
 
 /// Inputs of more elements are large.
@@ -71,10 +55,7 @@ impl<V: Copy> Strided<V> {
     fn at<D: Domain<Value = V>>(&self, domain: &mut D, place: usize) -> V {
         match self.elements {
             Elements::Known(ref elements) => elements[place],
-            Elements::Input(tensor, number, is_mask) => {
-                let value = domain.input(number, is_mask, place);
-                domain.element(tensor, value)
-            }
+            Elements::Input(tensor, is_mask) => domain.input(tensor, is_mask, place),
         }
     }
 
@@ -123,9 +104,9 @@ pub fn evaluate<D: Domain>(
     program: &Program,
     boxes: &[Vec<usize>],
     wanted: &[usize],
-) -> Result<Vec<Vec<D::Value>>, Stop> {
+) -> Result<Vec<Vec<D::Value>>> {
     let mut tensors: Vec<Strided<D::Value>> = Vec::new();
-    let [zero, one] = [0, 1].map(|number| domain.constant(Number::Ratio(number, 1)));
+    let [zero, one] = [0, 1].map(|number| domain.constant(number, 1));
     for (at, node) in program.nodes.iter().enumerate() {
         let args: Vec<&Strided<D::Value>> = node.args.iter().map(|&arg| &tensors[arg]).collect();
         // The tensor of what a function gives for each index.
@@ -144,17 +125,17 @@ pub fn evaluate<D: Domain>(
         };
         let mut items = Vec::new();
         let tensor = match &node.op {
-            Op::Input { name, is_mask } => {
-                let number = program.inputs().filter(|(other, ..)| *other < name.as_str()).count() as u64;
-                let elements = Elements::Input(at, number, *is_mask);
+            Op::Input { is_mask, .. } => {
+                let elements = Elements::Input(at, *is_mask);
                 let input = Strided { elements, first: 0, steps: steps(&lens(&node.shape)) };
-                match boxes[at].iter().product() {
-                    0..LARGE => built(domain, &mut |domain, index| input.get(domain, index)),
-                    _ => Ok(input),
+                if is_lazy(&node.op, &boxes[at]) {
+                    Ok(input)
+                } else {
+                    built(domain, &mut |domain, index| input.get(domain, index))
                 }
             }
-            Op::Constant(number) => {
-                let value = domain.constant(*number);
+            &Op::Constant(num, den) => {
+                let value = domain.constant(num, den);
                 built(domain, &mut |_, _| value)
             }
             Op::Compare { dim, with, offset } => built(domain, &mut |_, index| {
@@ -197,7 +178,7 @@ pub fn evaluate<D: Domain>(
                 }
                 args[arg].get(domain, &from)
             }),
-            Op::Move(parts) if is_view(parts, &boxes[at]) => {
+            Op::Move(parts) if is_lazy(&node.op, &boxes[at]) => {
                 let add = |parts: &[Part], what: fn(&Part) -> usize| -> usize {
                     parts.iter().map(|part| what(part) * args[0].steps[part.dim]).sum()
                 };
@@ -228,28 +209,26 @@ pub fn evaluate<D: Domain>(
     Ok(wanted.iter().map(&mut values).collect())
 }
 
-/// True if elements that move keep equal distances, so that nothing has to be copied.
-fn is_view(parts: &[Vec<Part>], lens: &[usize]) -> bool {
-    let mut all = parts.iter().zip(lens);
-    all.all(|(parts, &len)| parts.iter().all(|part| part.divisor == 1 && part.modulus >= len))
+/// True if elements are not held: those of a large input, and those that move and keep equal distances.
+fn is_lazy(op: &Op, lens: &[usize]) -> bool {
+    match op {
+        Op::Input { .. } => lens.iter().product::<usize>() >= LARGE,
+        Op::Move(parts) => parts
+            .iter()
+            .zip(lens)
+            .all(|(parts, &len)| parts.iter().all(|part| part.divisor == 1 && part.modulus >= len)),
+        _ => false,
+    }
 }
 
 /// What an evaluation takes: elementary operations, and elements that are held.
 pub fn cost(program: &Program, boxes: &[Vec<usize>]) -> [f64; 2] {
-    let (mut work, mut held) = (0.0, 0.0);
-    for (node, lens) in program.nodes.iter().zip(boxes) {
+    let mut cost = [0.0; 2];
+    for (node, lens) in program.nodes.iter().zip(boxes).filter(|(node, lens)| !is_lazy(&node.op, lens)) {
         let count = lens.iter().map(|&len| len as f64).product::<f64>();
         // Elements along the dimension that is reduced.
         let depth = if let Op::Reduce(_, dim) = node.op { boxes[node.args[0]][dim] as f64 } else { 1.0 };
-        let is_held = match &node.op {
-            Op::Input { .. } => count < LARGE as f64,
-            Op::Move(parts) => !is_view(parts, lens),
-            _ => true,
-        };
-        if is_held {
-            work += count * depth;
-            held += count + 3.0 * depth;
-        }
+        cost = [cost[0] + count * depth, cost[1] + count + 3.0 * depth];
     }
-    [work, held]
+    cost
 }

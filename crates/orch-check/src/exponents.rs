@@ -3,8 +3,9 @@
 //! There are three ways to see an exponent: as a sum of values with signs; as a sum of values with constant factors; as it is.
 //! The values are *atoms*. Sums of constants are multiples of one further atom, the number 1. Moved elements are what they were.
 
-use crate::program::{Number, Op, Program, Result, Scalar, ensure};
+use crate::program::{Op, Program, Result, Scalar, ensure};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// How many ways there are.
 pub const WAYS: usize = 3;
@@ -13,10 +14,10 @@ pub const WAYS: usize = 3;
 pub fn keeps_atoms(program: &Program, tensor: usize, way: usize) -> bool {
     let node = &program.nodes[tensor];
     match node.op {
-        Op::Move(_) | Op::Concat(_) | Op::Constant(_) => true,
+        Op::Move(_) | Op::Concat(_) | Op::Constant(..) => true,
         Op::Each(Scalar::Add | Scalar::Guard | Scalar::Mask) => way < 2,
         Op::Each(Scalar::Scale { .. }) => {
-            let is_sign = matches!(program.nodes[node.args[1]].op, Op::Constant(Number::Ratio(-1 | 1, 1)));
+            let is_sign = matches!(program.nodes[node.args[1]].op, Op::Constant(-1 | 1, 1));
             way == 1 || way == 0 && is_sign
         }
         _ => false,
@@ -59,34 +60,34 @@ pub enum Condition {
     Radicand,
 }
 
-/// The factors of divisors, and the operands of roots.
-pub fn conditions(program: &Program) -> BTreeSet<(Condition, usize)> {
+/// The factors of divisors, and the operands of roots, that some tensors of a program have.
+pub fn conditions(program: &Program, tensors: Range<usize>) -> BTreeSet<(Condition, usize)> {
     let mut found = BTreeSet::new();
-    for (at, node) in program.nodes.iter().enumerate().rev() {
-        match node.op {
-            Op::Each(Scalar::Reciprocal) => _ = found.insert((Condition::Divisor, node.args[0])),
-            Op::Each(Scalar::Sqrt) => _ = found.insert((Condition::Radicand, node.args[0])),
-            Op::Each(ref scalar) if is_product(*scalar) && found.contains(&(Condition::Divisor, at)) => {
-                found.extend(node.args.iter().map(|&arg| (Condition::Divisor, arg)));
-            }
-            _ => {}
-        }
+    for at in tensors.rev() {
+        let condition = match &program.nodes[at].op {
+            Op::Each(Scalar::Sqrt) => Condition::Radicand,
+            Op::Each(Scalar::Reciprocal) => Condition::Divisor,
+            op if is_product(op) && found.contains(&(Condition::Divisor, at)) => Condition::Divisor,
+            _ => continue,
+        };
+        found.extend(program.nodes[at].args.iter().map(|&arg| (condition, arg)));
     }
     found
 }
 
 /// True of what is zero exactly where an operand is.
-fn is_product(scalar: Scalar) -> bool {
-    matches!(scalar, Scalar::Mul | Scalar::Scale { .. })
+fn is_product(op: &Op) -> bool {
+    matches!(op, Op::Each(Scalar::Mul | Scalar::Scale { .. }))
 }
 
 /// True if facts, or conditions for factors, show that a condition holds.
 pub fn holds(program: &Program, facts: &[u8], (condition, at): (Condition, usize)) -> bool {
-    match (condition, &program.nodes[at].op) {
-        (Condition::Divisor, Op::Constant(Number::Ratio(num, _))) => *num != 0,
-        (Condition::Divisor, Op::Each(scalar)) if is_product(*scalar) => true,
-        (Condition::Divisor, _) => facts[at] & POSITIVE != 0,
-        (Condition::Radicand, _) => facts[at] & (NONNEGATIVE | FINITE) == NONNEGATIVE | FINITE,
+    let (op, facts) = (&program.nodes[at].op, facts[at]);
+    match condition {
+        Condition::Radicand => facts & (NONNEGATIVE | FINITE) == NONNEGATIVE | FINITE,
+        Condition::Divisor => {
+            facts & POSITIVE != 0 || is_product(op) || matches!(op, Op::Constant(num, _) if *num != 0)
+        }
     }
 }
 
@@ -118,8 +119,8 @@ pub fn facts(program: &Program) -> Result<Vec<u8>> {
         let is_product = node.args.len() == 2 && matches!(node.op, Op::Reduce(..));
         known.push(match &node.op {
             Op::Input { is_mask: true, .. } | Op::Compare { .. } => MASK | FINITE | NONNEGATIVE | MASKED_SUM,
-            Op::Input { .. } | Op::Constant(Number::GeluFactor) => FINITE,
-            Op::Constant(Number::Ratio(num, _)) => {
+            Op::Input { .. } | Op::Each(Scalar::GeluFactor) => FINITE,
+            Op::Constant(num, _) => {
                 FINITE | when(*num >= 0, NONNEGATIVE) | when(*num > 0, POSITIVE | MASKED_SUM)
             }
             Op::Each(Scalar::Exp) => FINITE | NONNEGATIVE | MASKED_SUM | when(all & FINITE != 0, POSITIVE),

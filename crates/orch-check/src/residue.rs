@@ -5,9 +5,9 @@
 //! independent, and those of sums of atoms are products. A masked element is a number with a weight, zero for minus
 //! infinity; its exponential is the weight times the power.
 
-use crate::eval::{Domain, Stop};
+use crate::eval::Domain;
 use crate::field::{Field, Key, primes};
-use crate::program::{Number, Result, Scalar};
+use crate::program::{Result, Scalar, ensure};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,7 +42,7 @@ pub struct Residues {
     sets: HashMap<u64, Arc<[u64]>>,
     members: usize,
     deadline: Instant,
-    stop: Option<Stop>,
+    stop: Option<String>,
 }
 
 /// The most members of sets of which largest elements are taken.
@@ -50,7 +50,7 @@ const MAX_MEMBERS: usize = 1 << 24;
 
 impl Residues {
     /// The round of a key, which ends at a deadline.
-    pub fn new(key: Key, deadline: Instant) -> Residues {
+    pub fn new(key: Key, is_atom: Vec<bool>, deadline: Instant) -> Residues {
         let (p, q) = primes(key.derived(0));
         let (p, q) = (Field::new(p), Field::new(q));
         let hashes = key.derived(2);
@@ -59,7 +59,7 @@ impl Residues {
             p.mul(root, root)
         };
         let base = (0..).map(square).find(|&square| square != 0 && square != p.one).unwrap_or(p.one);
-        let (inputs, (is_atom, assumes_left, sets, members, stop)) = (key.derived(1), Default::default());
+        let (inputs, (assumes_left, sets, members, stop)) = (key.derived(1), Default::default());
         Residues { p, q, base, is_atom, assumes_left, inputs, hashes, sets, members, deadline, stop }
     }
 
@@ -72,8 +72,8 @@ impl Residues {
         self.number(below(self.hashes.pair(x, salt).0, self.p), 0)
     }
 
-    fn stop(&mut self, stop: Stop) -> Residue {
-        self.stop.get_or_insert(stop);
+    fn stop(&mut self, reason: &str) -> Residue {
+        self.stop.get_or_insert_with(|| reason.to_owned());
         self.number(0, 0)
     }
 
@@ -120,7 +120,7 @@ impl Residues {
             self.sets.insert(symbol.p, members.into());
         }
         if self.members > MAX_MEMBERS {
-            return self.stop(Stop::Unsupported("maxima of too many numbers".into()));
+            return self.stop("maxima of too many numbers");
         }
         symbol
     }
@@ -134,17 +134,16 @@ fn below(bits: u64, field: Field) -> u64 {
 impl Domain for Residues {
     type Value = Residue;
 
-    fn check(&mut self) -> Result<(), Stop> {
-        if Instant::now() > self.deadline {
-            return Err(Stop::Unsupported("more than the time that there is".into()));
-        }
+    fn check(&mut self) -> Result<()> {
+        ensure!(Instant::now() <= self.deadline, "more than the time that there is");
         self.stop.take().map_or(Ok(()), Err)
     }
 
     /// A mask is any number, so that what is shown holds for zeros and ones.
     #[inline(always)]
-    fn input(&mut self, number: u64, _is_mask: bool, at: usize) -> Residue {
-        self.number(below(self.inputs.pair(at as u64, number).0, self.p), 0)
+    fn input(&mut self, tensor: usize, _is_mask: bool, at: usize) -> Residue {
+        let number = self.number(below(self.inputs.pair(at as u64, tensor as u64).0, self.p), 0);
+        self.element(tensor, number)
     }
 
     #[inline(always)]
@@ -155,12 +154,11 @@ impl Domain for Residues {
         }
     }
 
-    fn constant(&mut self, number: Number) -> Residue {
-        let Number::Ratio(num, den) = number else { return self.symbol(3, 0) };
+    fn constant(&mut self, num: i64, den: i64) -> Residue {
         let of = |field: Field| Some(field.mul(field.of(num), field.inverse(field.of(den))?));
         match (of(self.p), of(self.q)) {
             (Some(p), Some(q)) => self.number(p, q),
-            _ => self.stop(Stop::Undefined("a constant's denominator is zero".into())),
+            _ => self.stop("a constant's denominator is zero"),
         }
     }
 
@@ -175,7 +173,7 @@ impl Domain for Residues {
             _ => false,
         };
         if !may_be_masked && args.iter().any(|x| x.weight != one) {
-            self.stop(Stop::Unsupported("arithmetic with masked values".into()));
+            self.stop("arithmetic with masked values");
         }
         match (scalar, args) {
             (Scalar::Mul, &[a, b]) => self.number(self.p.mul(a.p, b.p), 0),
@@ -192,9 +190,10 @@ impl Domain for Residues {
             }
             (Scalar::Sqrt, &[x]) => self.symbol(2, x.p),
             (Scalar::Erf, &[x]) => self.symbol(4, x.p),
+            (Scalar::GeluFactor, _) => self.symbol(3, 0),
             (Scalar::Reciprocal, &[x]) => match self.p.inverse(x.p) {
                 Some(inverse) => self.number(inverse, 0),
-                None => self.stop(Stop::Undefined("a divisor is zero".into())),
+                None => self.stop("a divisor is zero"),
             },
             (Scalar::Guard, &[x]) if x.weight != 0 => x,
             _ => self.number(0, 0),
