@@ -1,6 +1,6 @@
 //! The meaning of a program over any kind of values, element by element.
 
-use crate::program::{Extent, Op, Part, Program, Result, Scalar, is_present, lens, steps};
+use crate::program::{self, Extent, Op, Part, Program, Result, Scalar, is_present, steps};
 use std::sync::Arc;
 
 /// A kind of values.
@@ -44,18 +44,17 @@ impl<V: Copy> Strided<V> {
     /// An element.
     #[inline(always)]
     fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
-        self.at(domain, self.place(index))
-    }
-
-    fn place(&self, index: &[usize]) -> usize {
-        self.first + index.iter().zip(&self.steps).map(|(index, step)| index * step).sum::<usize>()
+        self.at(domain, self.first + place(index, &self.steps))
     }
 
     #[inline(always)]
     fn at<D: Domain<Value = V>>(&self, domain: &mut D, place: usize) -> V {
         match self.elements {
             Elements::Known(ref elements) => elements[place],
-            Elements::Input(tensor, is_mask) => domain.input(tensor, is_mask, place),
+            Elements::Input(tensor, is_mask) => {
+                let value = domain.input(tensor, is_mask, place);
+                domain.element(tensor, value)
+            }
         }
     }
 
@@ -67,7 +66,7 @@ impl<V: Copy> Strided<V> {
         start: &[usize],
         dim: usize,
     ) -> Vec<V> {
-        let (place, mut index) = (self.place(start), start.to_vec());
+        let (place, mut index) = (self.first + place(start, &self.steps), start.to_vec());
         let mut line = Vec::with_capacity(shape[dim].len);
         for at in 0..shape[dim].len {
             index[dim] = at;
@@ -79,12 +78,20 @@ impl<V: Copy> Strided<V> {
     }
 }
 
+fn place(index: &[usize], steps: &[usize]) -> usize {
+    index.iter().zip(steps).map(|(index, step)| index * step).sum()
+}
+
 /// Calls `visit` with the place and the index of every element, in order.
-fn each_index(lens: &[usize], shape: &[Extent], mut visit: impl FnMut(usize, &[usize])) {
+fn each_index(
+    lens: &[usize],
+    shape: &[Extent],
+    mut visit: impl FnMut(usize, &[usize]) -> Result<()>,
+) -> Result<()> {
     let mut index = vec![0; lens.len()];
     for at in 0..lens.iter().product() {
         if is_present(shape, &index) {
-            visit(at, &index);
+            visit(at, &index)?;
         }
         for dim in (0..lens.len()).rev() {
             index[dim] = (index[dim] + 1) % lens[dim];
@@ -93,6 +100,7 @@ fn each_index(lens: &[usize], shape: &[Extent], mut visit: impl FnMut(usize, &[u
             }
         }
     }
+    Ok(())
 }
 
 /// The elements, in order, of tensors that are wanted, of each up to extents that are given for it.
@@ -107,106 +115,97 @@ pub fn evaluate<D: Domain>(
 ) -> Result<Vec<Vec<D::Value>>> {
     let mut tensors: Vec<Strided<D::Value>> = Vec::new();
     let [zero, one] = [0, 1].map(|number| domain.constant(number, 1));
-    for (at, node) in program.nodes.iter().enumerate() {
+    for (at, (node, lens)) in program.nodes.iter().zip(boxes).enumerate() {
         let args: Vec<&Strided<D::Value>> = node.args.iter().map(|&arg| &tensors[arg]).collect();
-        // The tensor of what a function gives for each index.
-        let built = |domain: &mut D, f: &mut dyn FnMut(&mut D, &[usize]) -> D::Value| {
-            let (mut elements, mut state) = (vec![zero; boxes[at].iter().product()], Ok(()));
-            each_index(&boxes[at], &node.shape, |place, index| {
-                if place.is_multiple_of(256) && state.is_ok() {
-                    state = domain.check();
-                }
-                if state.is_ok() {
-                    elements[place] = f(domain, index);
-                }
-            });
-            let elements = Elements::Known(Arc::new(elements));
-            state.map(|()| Strided { elements, first: 0, steps: steps(&boxes[at]) })
-        };
-        let mut items = Vec::new();
         let tensor = match &node.op {
-            Op::Input { is_mask, .. } => {
-                let elements = Elements::Input(at, *is_mask);
-                let input = Strided { elements, first: 0, steps: steps(&lens(&node.shape)) };
-                if is_lazy(&node.op, &boxes[at]) {
-                    Ok(input)
-                } else {
-                    built(domain, &mut |domain, index| input.get(domain, index))
-                }
-            }
-            &Op::Constant(num, den) => {
-                let value = domain.constant(num, den);
-                built(domain, &mut |_, _| value)
-            }
-            Op::Compare { dim, with, offset } => built(domain, &mut |_, index| {
-                let limit = offset + with.map_or(0, |with| index[with] as i128);
-                if index[*dim] as i128 <= limit { one } else { zero }
-            }),
-            Op::Each(scalar) => built(domain, &mut |domain, index| {
-                items.clear();
-                items.extend(args.iter().map(|arg| arg.get(domain, index)));
-                let value = domain.apply(*scalar, &items);
-                domain.element(at, value)
-            }),
-            Op::Reduce(scalar, dim) => {
-                // Of each operand the line that was read last, and where it starts.
-                let mut lines = vec![(Vec::new(), Vec::new()); args.len()];
-                built(domain, &mut |domain, index| {
-                    for ((arg, &id), (start, line)) in args.iter().zip(&node.args).zip(&mut lines) {
-                        let shape = program.shape(id);
-                        let own = index.iter().zip(shape).map(|(&at, extent)| at.min(extent.len - 1));
-                        if start.is_empty() || !own.clone().eq(start.iter().copied()) {
-                            *start = own.collect();
-                            *line = arg.line(domain, shape, start, *dim);
-                        }
-                    }
-                    items.clone_from(&lines[0].1);
-                    if let [(_, a), (_, b)] = &lines[..] {
-                        let product = |(&a, &b)| domain.apply(Scalar::Mul, &[a, b]);
-                        items.clear();
-                        items.extend(a.iter().zip(b).map(product));
-                    }
-                    let value = domain.apply(*scalar, &items);
-                    domain.element(at, value)
-                })
-            }
-            Op::Concat(dim) => built(domain, &mut |domain, index| {
-                let (mut from, mut arg) = (index.to_vec(), 0);
-                while from[*dim] >= program.shape(node.args[arg])[*dim].len {
-                    from[*dim] -= program.shape(node.args[arg])[*dim].len;
-                    arg += 1;
-                }
-                args[arg].get(domain, &from)
-            }),
-            Op::Move(parts) if is_lazy(&node.op, &boxes[at]) => {
+            Op::Input { is_mask, .. } if is_lazy(&node.op, lens) => Strided {
+                elements: Elements::Input(at, *is_mask),
+                first: 0,
+                steps: steps(&program::lens(&node.shape)),
+            },
+            Op::Move(parts) if is_lazy(&node.op, lens) => {
                 let add = |parts: &[Part], what: fn(&Part) -> usize| -> usize {
                     parts.iter().map(|part| what(part) * args[0].steps[part.dim]).sum()
                 };
-                let first = args[0].first + add(&parts.concat(), |part| part.start);
                 let step = |(parts, len): (&Vec<Part>, &usize)| {
                     if *len == 1 { 0 } else { add(parts, |part| part.factor) }
                 };
-                let steps = parts.iter().zip(&boxes[at]).map(step).collect();
-                Ok(Strided { elements: args[0].elements.clone(), first, steps })
+                let first = args[0].first + add(&parts.concat(), |part| part.start);
+                let steps = parts.iter().zip(lens).map(step).collect();
+                Strided { elements: args[0].elements.clone(), first, steps }
             }
-            Op::Move(parts) => built(domain, &mut |domain, index| {
-                let mut from = vec![0; args[0].steps.len()];
-                for (parts, at) in parts.iter().zip(index) {
-                    parts.iter().for_each(|part| from[part.dim] += part.at(*at));
-                }
-                args[0].get(domain, &from)
-            }),
+            op => {
+                let (all, mut elements) =
+                    (steps(&program::lens(&node.shape)), vec![zero; lens.iter().product()]);
+                // What a function is applied to; of each operand the line that was read last, and where it starts.
+                let (mut items, mut lines) = (Vec::new(), vec![(Vec::new(), Vec::new()); args.len()]);
+                each_index(lens, &node.shape, |number, index| {
+                    if number.is_multiple_of(256) {
+                        domain.check()?;
+                    }
+                    let value = match op {
+                        Op::Input { is_mask, .. } => domain.input(at, *is_mask, place(index, &all)),
+                        Op::Constant(num, den) => domain.constant(*num, *den),
+                        Op::Compare { dim, with, offset } => {
+                            let limit = offset + with.map_or(0, |with| index[with] as i128);
+                            if index[*dim] as i128 <= limit { one } else { zero }
+                        }
+                        Op::Each(scalar) => {
+                            items.clear();
+                            items.extend(args.iter().map(|arg| arg.get(domain, index)));
+                            domain.apply(*scalar, &items)
+                        }
+                        Op::Reduce(scalar, dim) => {
+                            for ((arg, &id), (start, line)) in args.iter().zip(&node.args).zip(&mut lines) {
+                                let shape = program.shape(id);
+                                let own = index.iter().zip(shape).map(|(&at, extent)| at.min(extent.len - 1));
+                                if start.is_empty() || !own.clone().eq(start.iter().copied()) {
+                                    *start = own.collect();
+                                    *line = arg.line(domain, shape, start, *dim);
+                                }
+                            }
+                            items.clone_from(&lines[0].1);
+                            if let [(_, a), (_, b)] = &lines[..] {
+                                items.clear();
+                                let both = a.iter().zip(b);
+                                items.extend(both.map(|(&a, &b)| domain.apply(Scalar::Mul, &[a, b])));
+                            }
+                            domain.apply(*scalar, &items)
+                        }
+                        Op::Concat(dim) => {
+                            let (mut from, mut arg) = (index.to_vec(), 0);
+                            while from[*dim] >= program.shape(node.args[arg])[*dim].len {
+                                from[*dim] -= program.shape(node.args[arg])[*dim].len;
+                                arg += 1;
+                            }
+                            args[arg].get(domain, &from)
+                        }
+                        Op::Move(parts) => {
+                            let mut from = vec![0; args[0].steps.len()];
+                            for (parts, at) in parts.iter().zip(index) {
+                                parts.iter().for_each(|part| from[part.dim] += part.at(*at));
+                            }
+                            args[0].get(domain, &from)
+                        }
+                    };
+                    elements[number] = domain.element(at, value);
+                    Ok(())
+                })?;
+                Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(lens) }
+            }
         };
-        tensors.push(tensor?);
+        tensors.push(tensor);
     }
     domain.check()?;
-    let mut values = |tensor: &usize| {
+    let values = |&tensor: &usize| {
         let mut values = Vec::new();
-        let mut add = |_, index: &[usize]| values.push(tensors[*tensor].get(domain, index));
-        each_index(&boxes[*tensor], program.shape(*tensor), &mut add);
-        values
+        each_index(&boxes[tensor], program.shape(tensor), |_, index| {
+            values.push(tensors[tensor].get(domain, index));
+            Ok(())
+        })?;
+        Ok(values)
     };
-    Ok(wanted.iter().map(&mut values).collect())
+    wanted.iter().map(values).collect()
 }
 
 /// True if elements are not held: those of a large input, and those that move and keep equal distances.

@@ -14,7 +14,7 @@ pub const WAYS: usize = 3;
 pub fn keeps_atoms(program: &Program, tensor: usize, way: usize) -> bool {
     let node = &program.nodes[tensor];
     match node.op {
-        Op::Move(_) | Op::Concat(_) | Op::Constant(..) => true,
+        Op::Move(_) | Op::Concat(_) | Op::Constant(..) | Op::Compare { .. } => true,
         Op::Each(Scalar::Add | Scalar::Guard | Scalar::Mask) => way < 2,
         Op::Each(Scalar::Scale { .. }) => {
             let is_sign = matches!(program.nodes[node.args[1]].op, Op::Constant(-1 | 1, 1));

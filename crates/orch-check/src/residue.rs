@@ -142,8 +142,7 @@ impl Domain for Residues {
     /// A mask is any number, so that what is shown holds for zeros and ones.
     #[inline(always)]
     fn input(&mut self, tensor: usize, _is_mask: bool, at: usize) -> Residue {
-        let number = self.number(below(self.inputs.pair(at as u64, tensor as u64).0, self.p), 0);
-        self.element(tensor, number)
+        self.number(below(self.inputs.pair(at as u64, tensor as u64).0, self.p), 0)
     }
 
     #[inline(always)]
