@@ -1,8 +1,8 @@
 //! The decision for a pair of programs.
 
 use crate::degree::{Bounds, NUMBER, bounds};
-use crate::eval::{cost, evaluate};
-use crate::exponents::{Condition, MASKED_SUM, WAYS, atoms, conditions, facts, hashed, holds};
+use crate::eval::{Domain, cost, evaluate};
+use crate::exponents::{Condition, MASKED_SUM, WAYS, atoms, conditions, facts, hashed};
 use crate::field::Key;
 use crate::program::{Program, Result, ensure, lens, steps};
 use crate::real::Floats;
@@ -59,8 +59,6 @@ pub fn check(program: &Program, candidate: &Program, seed: u128, time: Duration)
 struct Pair {
     /// The tensors of both.
     both: Program,
-    /// Those of the candidate that are no inputs are from this one on.
-    first: usize,
     /// Names of outputs, and their tensors.
     names: Vec<String>,
     outputs: [Vec<usize>; 2],
@@ -71,16 +69,9 @@ struct Pair {
     /// Extents of which less is computed, and how much.
     cut: Vec<(usize, usize)>,
     /// What must be defined; of the candidate what signs alone do not show.
-    conditions: [BTreeSet<(Condition, usize)>; 2],
+    conditions: BTreeSet<Condition>,
     facts: Vec<u8>,
     deadline: Instant,
-}
-
-/// What a program answers in a round.
-struct Answer {
-    outputs: Vec<Vec<Residue>>,
-    /// Numbers that must not be zero, or negative, with their tensors, but for minus infinities.
-    conditions: Vec<(Condition, usize, u64)>,
 }
 
 impl Pair {
@@ -104,8 +95,7 @@ impl Pair {
         }
         ensure!(other.len() == names.len(), "the candidate has further outputs");
         let facts = facts(&both)?;
-        let mut conditions = [0..first, first..both.nodes.len()].map(|tensors| conditions(&both, tensors));
-        conditions[1].retain(|condition| !holds(&both, &facts, *condition));
+        let conditions = conditions(&both, &facts, first);
         let Program { nodes, indices, .. } = &mut both;
         nodes.iter().for_each(|node| indices.refuse_diagonals(&node.shape));
         let kept: Vec<Vec<_>> = nodes.iter().map(|node| indices.kept(&node.shape)).collect();
@@ -120,51 +110,44 @@ impl Pair {
         }
         ensure!(held <= MAX_ELEMENTS, "a test holds {held:.1e} elements; at most {MAX_ELEMENTS:.1e} are");
         ensure!(work <= MAX_WORK, "a test takes {work:.1e} operations; at most {MAX_WORK:.1e} are made");
-        Ok(Pair { both, first, names, outputs, kept, boxes, cut, conditions, facts, deadline })
+        Ok(Pair { both, names, outputs, kept, boxes, cut, conditions, facts, deadline })
     }
 
     fn decide(&self, key: Key) -> Result<Verdict> {
-        let (mut tried, mut differ, mut problem) = (Vec::new(), None, String::new());
+        let mut problem = String::new();
+        let (mut tried, mut differs) = (Vec::new(), false);
         for way in 0..WAYS {
             let is_atom = atoms(&self.both, way);
             if tried.contains(&is_atom) {
                 continue;
             }
             match self.prove(way, &is_atom, key.derived(way as u64)) {
-                Ok(Ok(proof)) => {
+                Ok(Some(proof)) => {
                     let differs = proof.premise.is_some() && self.floats_differ(key, true).is_some();
                     ensure!(!differs, "floating-point numbers differ where masks leave nothing of a maximum");
                     return Ok(Verdict::Proved(proof));
                 }
-                Ok(Err(at)) => differ = differ.or(Some(at)),
+                Ok(None) => differs = true,
                 Err(reason) => problem = reason,
             }
             tried.push(is_atom);
         }
-        let (output, element) = differ.ok_or_else(|| problem.clone())?;
         // Functions without algebraic form were hashes, so that only floating-point numbers refute.
-        self.floats_differ(key, false).map(Verdict::Refuted).ok_or_else(|| {
-            if !problem.is_empty() {
-                return problem;
-            }
-            let (name, element) = (&self.names[output], self.index(element, output));
-            format!(
-                "output {name} differs at element {element:?} where roots, maxima and the like are functions of any kind; \
-                 floating-point numbers agree"
-            )
-        })
+        let witness = if differs { self.floats_differ(key, false) } else { None };
+        let agree = "the programs differ where roots, maxima and the like are any functions, but not in floating point";
+        witness.map(Verdict::Refuted).ok_or(if problem.is_empty() { agree.into() } else { problem })
     }
 
-    /// Rounds, as many as the bound takes: the proof, or an output and an element that differ.
-    fn prove(&self, way: usize, is_atom: &[bool], key: Key) -> Result<Result<Proof, (usize, usize)>> {
+    /// Rounds, as many as the bound takes: the proof, or none if the programs differ.
+    fn prove(&self, way: usize, is_atom: &[bool], key: Key) -> Result<Option<Proof>> {
         let bounds = bounds(&self.both, way);
         let log2_bound = |rounds: &u32| self.log2_bound(is_atom, &bounds, *rounds);
         let needed = (1..=MAX_ROUNDS).find(|rounds| log2_bound(rounds) <= LOG2_BOUND);
         let (mut rounds, mut assumes_left) = (Vec::new(), false);
         for number in 0..needed.unwrap_or(1) {
             let mut round = Residues::new(key.derived(number.into()), is_atom.to_vec(), self.deadline);
-            if let Some(at) = self.round(&mut round)? {
-                return Ok(Err(at));
+            if !self.round(&mut round)? {
+                return Ok(None);
             }
             rounds.push((round.p.prime, round.q.prime));
             assumes_left |= round.assumes_left;
@@ -172,72 +155,76 @@ impl Pair {
         let needed =
             needed.ok_or(format!("a chance of 2^{LOG2_BOUND} is not reached in {MAX_ROUNDS} rounds"))?;
         let premise = "where masks leave nothing of which a maximum is taken, floating-point numbers agree, which is no proof";
-        let exponents = (0..self.first).filter(|&tensor| is_atom[tensor]);
-        Ok(Ok(Proof {
+        Ok(Some(Proof {
             // A seed has 128 bits: what is chosen by it has no smaller chance.
             log2_bound: log2_bound(&needed).max(-120.0),
             rounds,
             cut: self.cut.clone(),
-            exponents: exponents.map(|tensor| self.elements(tensor)).sum::<f64>() as usize,
             premise: assumes_left.then_some(premise),
         }))
     }
 
-    /// What both programs answer.
-    fn answers(&self, round: &mut Residues) -> Result<[Answer; 2]> {
-        let conditions = self.conditions.iter().flatten().map(|(_, tensor)| tensor);
-        let wanted: Vec<usize> = self.outputs.iter().flatten().chain(conditions).copied().collect();
-        let mut values = evaluate(round, &self.both, &self.boxes, &wanted)?.into_iter();
-        let mut answers = self.outputs.each_ref().map(|outputs| Answer {
-            outputs: values.by_ref().take(outputs.len()).collect(),
-            conditions: Vec::new(),
-        });
-        for (answer, conditions) in answers.iter_mut().zip(&self.conditions) {
-            for (&(kind, tensor), values) in conditions.iter().zip(values.by_ref()) {
-                for x in values.iter().filter(|x| x.weight != 0) {
-                    // A divisor or its negative, whichever is smaller.
-                    let number = if kind == Condition::Divisor { x.p.min(round.p.sub(0, x.p)) } else { x.p };
-                    answer.conditions.push((kind, tensor, number));
-                }
-            }
-        }
-        Ok(answers)
+    /// What is computed: outputs of the program, those of the candidate, and what conditions are about.
+    fn values<D: Domain>(&self, domain: &mut D) -> Result<[Vec<Vec<D::Value>>; 3]> {
+        let conditions = self.conditions.iter().map(|condition| condition.tensor);
+        let wanted: Vec<usize> = self.outputs.iter().flatten().copied().chain(conditions).collect();
+        let mut own = evaluate(domain, &self.both, &self.boxes, &wanted)?;
+        let mut other = own.split_off(self.names.len());
+        let conditions = other.split_off(self.names.len());
+        Ok([own, other, conditions])
     }
 
-    /// One test: where the programs differ, if they do.
-    fn round(&self, round: &mut Residues) -> Result<Option<(usize, usize)>> {
+    /// One test: whether the programs agree.
+    fn round(&self, round: &mut Residues) -> Result<bool> {
         // With powers of one.
         let mut weights = round.clone();
         weights.base = round.p.one;
-        let [own, other] = self.answers(round)?;
-        let is_finite = own.outputs.iter().chain(&other.outputs).flatten().all(|x| x.weight != 0);
+        let [own, other, values] = self.values(round)?;
+        let is_finite = own.iter().chain(&other).flatten().all(|x| x.weight != 0);
         ensure!(is_finite, "an output may be minus infinity");
-        let differs = |(a, b): (&Residue, &Residue)| (a.p, a.weight) != (b.p, b.weight);
-        for (output, (own, other)) in own.outputs.iter().zip(&other.outputs).enumerate() {
-            if let Some(element) = own.iter().zip(other).position(differs) {
-                return Ok(Some((output, element)));
-            }
+        let mut pairs = own.iter().flatten().zip(other.iter().flatten());
+        if pairs.any(|(a, b)| (a.p, a.weight) != (b.p, b.weight)) {
+            return Ok(false);
         }
         // Lemma 2: what signs do not show is a number of the program that has to be nonzero and the like,
-        let left = missing(&own, &other);
-        let is_sum = |kind: Condition, tensor: usize| {
-            kind == Condition::Divisor && self.facts[tensor] & MASKED_SUM != 0
-        };
-        for &(kind, tensor) in &left {
-            ensure!(is_sum(kind, tensor), "{kind:?} {tensor} of the candidate is not shown to be one");
-        }
-        if left.is_empty() {
-            return Ok(None);
-        }
+        let left = self.missing(round, &values, |_| true);
+        let is_sum =
+            |condition: &Condition| !condition.is_root && self.facts[condition.tensor] & MASKED_SUM != 0;
+        ensure!(left.iter().all(is_sum), "a divisor or radicand of the candidate is not shown to be one");
         // or a sum of masked exponentials that has a term where one of the program's has: what is left of both with powers of one.
-        let [mut own, mut other] = self.answers(&mut weights)?;
-        own.conditions.retain(|(kind, tensor, _)| is_sum(*kind, *tensor));
-        other.conditions.retain(|(kind, tensor, _)| left.contains(&(*kind, *tensor)));
-        ensure!(
-            missing(&own, &other).is_empty(),
-            "a sum of the candidate may be masked where the program's are not"
-        );
-        Ok(None)
+        if !left.is_empty() {
+            let [_, _, values] = self.values(&mut weights)?;
+            let counts = |condition: &Condition| {
+                if condition.is_candidates { left.contains(condition) } else { is_sum(condition) }
+            };
+            let is_left = self.missing(&weights, &values, counts).is_empty();
+            ensure!(is_left, "a sum of the candidate may be masked where the program's are not");
+        }
+        Ok(true)
+    }
+
+    /// Conditions of the candidate with a number that none of the program's has, among those that count.
+    fn missing(
+        &self,
+        round: &Residues,
+        values: &[Vec<Residue>],
+        counts: impl Fn(&Condition) -> bool,
+    ) -> BTreeSet<Condition> {
+        let (mut known, mut missing) = (HashSet::new(), BTreeSet::new());
+        for (condition, values) in
+            self.conditions.iter().zip(values).filter(|(condition, _)| counts(condition))
+        {
+            for x in values.iter().filter(|x| x.weight != 0) {
+                // A divisor or its negative, whichever is smaller.
+                let number = if condition.is_root { x.p } else { x.p.min(round.p.sub(0, x.p)) };
+                if !condition.is_candidates {
+                    known.insert((condition.is_root, number));
+                } else if !known.contains(&(condition.is_root, number)) {
+                    missing.insert(*condition);
+                }
+            }
+        }
+        missing
     }
 
     /// How many elements of a tensor an element of an output depends on, at most.
@@ -249,7 +236,8 @@ impl Pair {
     /// The logarithm to base 2 of the chance that programs that differ pass so many rounds.
     fn log2_bound(&self, is_atom: &[bool], (bounds, denominator): &(Vec<Bounds>, f64), rounds: u32) -> f64 {
         let chance = |count: f64, [numbers, exponentials, height]: [f64; 3]| {
-            let degree = 1.0 + numbers + exponentials * denominator;
+            // The root of what powers are of may be 0, 1 or -1.
+            let degree = 4.0 + numbers + exponentials * denominator;
             count * (degree * RESIDUE + height / 61.0 * f64::powi(2.0, -50))
         };
         // That two of many tensors' elements agree by accident.
@@ -265,23 +253,22 @@ impl Pair {
         // A set of which the largest is taken is hashed, too.
         let count = arguments.iter().map(|&tensor| 2.0 * self.elements(tensor)).sum::<f64>();
         let single = differences.sum::<f64>() + pair(count * count, &arguments);
-        let conditions: Vec<usize> = self.conditions.iter().flatten().map(|(_, tensor)| *tensor).collect();
-        let [own, other] = self.conditions.each_ref().map(|conditions| {
-            let lens = |tensor: usize| self.boxes[tensor].iter().map(|&len| len as f64).product::<f64>();
-            conditions.iter().map(|(_, tensor)| lens(*tensor)).sum::<f64>()
-        });
-        let confused = other * pair(own, &conditions).powi(rounds as i32);
+        let (mut counts, mut conditions) = ([0.0; 2], Vec::new());
+        for &Condition { is_candidates, tensor, .. } in &self.conditions {
+            let lens = self.boxes[tensor].iter().map(|&len| len as f64);
+            counts[usize::from(is_candidates)] += lens.product::<f64>();
+            conditions.push(tensor);
+        }
+        let confused = counts[1] * pair(counts[0], &conditions).powi(rounds as i32);
         (WAYS as f64 * (single.powi(rounds as i32) + confused)).log2()
     }
 
     /// Where floating-point numbers differ. Those of the candidate that are not finite may have overflowed; they count if `all`.
     fn floats_differ(&self, key: Key, all: bool) -> Option<Witness> {
-        let wanted = self.outputs.concat();
         for sample in 0..SAMPLES {
             let mut domain = Floats { key: key.derived(sample << 32 | 1 << 31), run: sample as u32 % 8 };
-            let values = evaluate(&mut domain, &self.both, &self.boxes, &wanted).ok()?;
-            let (own, other) = values.split_at(self.names.len());
-            for (output, (own, other)) in own.iter().zip(other).enumerate() {
+            let [own, other, _] = self.values(&mut domain).ok()?;
+            for (output, (own, other)) in own.iter().zip(&other).enumerate() {
                 let finite = own.iter().filter(|x| x.is_finite());
                 let scale = finite.fold(0.0, |scale: f64, x| scale.max(x.abs()));
                 let differs = |(a, b): (&f64, &f64)| {
@@ -289,10 +276,15 @@ impl Pair {
                         || all && a.is_finite() && !b.is_finite()
                 };
                 if let Some(at) = own.iter().zip(other).position(differs) {
-                    let (element, shape) =
-                        (self.index(at, output), self.boxes[self.outputs[0][output]].clone());
-                    let (output, expected, given) = (self.names[output].clone(), own[at], other[at]);
-                    return Some(Witness { output, element, shape, expected, given });
+                    let shape = self.boxes[self.outputs[0][output]].clone();
+                    let indices = steps(&shape).into_iter().zip(&shape);
+                    return Some(Witness {
+                        output: self.names[output].clone(),
+                        element: indices.map(|(step, len)| at / step.max(1) % len).collect(),
+                        shape,
+                        expected: own[at],
+                        given: other[at],
+                    });
                 }
             }
             if Instant::now() > self.deadline {
@@ -301,17 +293,4 @@ impl Pair {
         }
         None
     }
-
-    /// The index of an element of a program's output.
-    fn index(&self, element: usize, output: usize) -> Vec<usize> {
-        let lens = &self.boxes[self.outputs[0][output]];
-        steps(lens).iter().zip(lens).map(|(&step, &len)| element / step.max(1) % len).collect()
-    }
-}
-
-/// Conditions of the candidate whose number none of the program's has.
-fn missing(own: &Answer, other: &Answer) -> BTreeSet<(Condition, usize)> {
-    let known: HashSet<(Condition, u64)> = own.conditions.iter().map(|&(kind, _, x)| (kind, x)).collect();
-    let left = other.conditions.iter().filter(|(kind, _, x)| !known.contains(&(*kind, *x)));
-    left.map(|&(kind, tensor, _)| (kind, tensor)).collect()
 }

@@ -5,7 +5,6 @@
 
 use crate::program::{Op, Program, Result, Scalar, ensure};
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 /// How many ways there are.
 pub const WAYS: usize = 3;
@@ -52,43 +51,39 @@ pub fn hashed(program: &Program, is_atom: &[bool]) -> BTreeSet<usize> {
 }
 
 /// What must hold for a program to be defined.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Condition {
-    /// A divisor, or a factor of one, is not zero.
-    Divisor,
-    /// The operand of a root is not negative.
-    Radicand,
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Condition {
+    /// Whether the candidate needs it. What the program needs is sorted before.
+    pub is_candidates: bool,
+    /// The operand of a root is not negative; otherwise a divisor, or a factor of one, is not zero.
+    pub is_root: bool,
+    /// What it is about.
+    pub tensor: usize,
 }
 
-/// The factors of divisors, and the operands of roots, that some tensors of a program have.
-pub fn conditions(program: &Program, tensors: Range<usize>) -> BTreeSet<(Condition, usize)> {
+/// The factors of divisors, and the operands of roots; of the candidate, whose tensors are from a first one on, those of which
+/// neither facts nor conditions for factors show that they hold.
+pub fn conditions(both: &Program, facts: &[u8], first: usize) -> BTreeSet<Condition> {
+    let is_product = |op: &Op| matches!(op, Op::Each(Scalar::Mul | Scalar::Scale { .. }));
     let mut found = BTreeSet::new();
-    for at in tensors.rev() {
-        let condition = match &program.nodes[at].op {
-            Op::Each(Scalar::Sqrt) => Condition::Radicand,
-            Op::Each(Scalar::Reciprocal) => Condition::Divisor,
-            op if is_product(op) && found.contains(&(Condition::Divisor, at)) => Condition::Divisor,
+    for (at, node) in both.nodes.iter().enumerate().rev() {
+        let divisor = Condition { is_candidates: at >= first, is_root: false, tensor: at };
+        let is_root = match &node.op {
+            Op::Each(Scalar::Sqrt) => true,
+            Op::Each(Scalar::Reciprocal) => false,
+            // What is zero exactly where an operand is.
+            op if is_product(op) && found.contains(&divisor) => false,
             _ => continue,
         };
-        found.extend(program.nodes[at].args.iter().map(|&arg| (condition, arg)));
+        found.extend(node.args.iter().map(|&tensor| Condition { is_root, tensor, ..divisor }));
     }
+    let holds = |condition: &Condition| match (&both.nodes[condition.tensor].op, facts[condition.tensor]) {
+        (_, facts) if condition.is_root => facts & (NONNEGATIVE | FINITE) == NONNEGATIVE | FINITE,
+        (Op::Constant(num, _), _) => *num != 0,
+        (op, facts) => is_product(op) || facts & POSITIVE != 0,
+    };
+    found.retain(|condition| !condition.is_candidates || !holds(condition));
     found
-}
-
-/// True of what is zero exactly where an operand is.
-fn is_product(op: &Op) -> bool {
-    matches!(op, Op::Each(Scalar::Mul | Scalar::Scale { .. }))
-}
-
-/// True if facts, or conditions for factors, show that a condition holds.
-pub fn holds(program: &Program, facts: &[u8], (condition, at): (Condition, usize)) -> bool {
-    let (op, facts) = (&program.nodes[at].op, facts[at]);
-    match condition {
-        Condition::Radicand => facts & (NONNEGATIVE | FINITE) == NONNEGATIVE | FINITE,
-        Condition::Divisor => {
-            facts & POSITIVE != 0 || is_product(op) || matches!(op, Op::Constant(num, _) if *num != 0)
-        }
-    }
 }
 
 /// Of all elements of a tensor, for all inputs: they are zeros and ones.

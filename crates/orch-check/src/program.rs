@@ -350,17 +350,9 @@ impl Program {
 
     /// Dimensions of a tensor in an order, with new ones of extent 1; what is left out has extent 1.
     pub fn select(&mut self, x: usize, dims: &[Option<usize>]) -> Result<usize> {
-        let own = self.shape(x);
-        let is_once = |dim: usize| match dims.iter().filter(|taken| **taken == Some(dim)).count() {
-            0 => own[dim].len == 1,
-            count => count == 1,
-        };
-        let selected = |dim: &Option<usize>| match *dim {
-            Some(dim) => own.get(dim).map(|&extent| (extent, vec![Part::of(dim)])),
-            None => Some((ONE, Vec::new())),
-        };
-        let all = if (0..own.len()).all(is_once) { dims.iter().map(selected).collect() } else { None };
-        self.moved(x, all)
+        let selected = |dim: usize| (self.shape(x)[dim], vec![Part::of(dim)]);
+        let all = dims.iter().map(|dim| dim.map_or((ONE, Vec::new()), selected)).collect();
+        self.moved(x, Some(all))
     }
 
     /// Repeats extents of 1.
@@ -401,8 +393,9 @@ impl Program {
 
     /// Another shape, of the same elements in row-major order.
     pub fn reshape(&mut self, x: usize, shape: &[usize]) -> Result<usize> {
-        let count = |lens: &[usize]| lens.iter().try_fold(1usize, |product, &len| product.checked_mul(len));
         let own = lens(self.shape(x));
+        let total = shape.iter().try_fold(1usize, |product, &len| product.checked_mul(len));
+        let total = total.filter(|&total| total == own.iter().product::<usize>());
         let indices = self.nodes[x].shape.iter().map(|extent| extent.index);
         indices.for_each(|index| _ = self.indices.refuse(index));
         let digits = own.iter().zip(steps(&own)).enumerate();
@@ -412,7 +405,6 @@ impl Program {
             ..Part::of(dim)
         };
         let digits = digits.map(digit).collect();
-        let total = count(&own).filter(|&total| count(shape) == Some(total));
         let flat = self.moved(x, total.map(|len| vec![(Extent::new(len, REFUSED), digits)]))?;
         let parts = steps(shape).into_iter().map(|factor| vec![Part { factor, ..Part::of(0) }]);
         let extents = shape.iter().map(|&len| Extent::new(len, REFUSED));

@@ -54,11 +54,9 @@ impl Residues {
         let (p, q) = primes(key.derived(0));
         let (p, q) = (Field::new(p), Field::new(q));
         let hashes = key.derived(2);
-        let square = |trial: u64| {
-            let root = below(hashes.pair(trial, 1).0, p);
-            p.mul(root, root)
-        };
-        let base = (0..).map(square).find(|&square| square != 0 && square != p.one).unwrap_or(p.one);
+        // The square of any number: it has the order q unless that is 0, 1 or -1.
+        let root = below(hashes.pair(0, 1).0, p);
+        let base = p.mul(root, root);
         let (inputs, (assumes_left, sets, members, stop)) = (key.derived(1), Default::default());
         Residues { p, q, base, is_atom, assumes_left, inputs, hashes, sets, members, deadline, stop }
     }

@@ -101,43 +101,46 @@ impl Reader {
 
     fn line(&mut self, tokens: &[&str]) -> Result<()> {
         let is_kernel = self.prefix() > 0;
-        match tokens {
-            [] => {}
-            ["mugraph", name, "{"] if !self.is_open => {
+        let at = tokens.iter().position(|token| *token == "=");
+        let (names, definition) = at.map_or((&[][..], tokens), |at| (&tokens[..at], &tokens[at + 1..]));
+        match (names, definition) {
+            ([], []) => {}
+            ([], ["mugraph", name, "{"]) if !self.is_open => {
                 quoted(name)?;
                 self.is_open = true;
             }
             _ if !self.is_open => return Err("expected mugraph \"name\" {".into()),
-            ["}"] if is_kernel => {
+            ([], ["}"]) if is_kernel => {
                 let (names, stored) = (take(&mut self.names), take(&mut self.stored));
-                (self.blocks, self.tiles) = Default::default();
+                (self.blocks, self.tiles, self.after) = Default::default();
                 self.define(&names, stored)?;
             }
-            ["}"] => {
+            ([], ["}"]) => {
                 ensure!(!self.program.outputs.is_empty(), "no output");
                 let Reader { mut programs, program, .. } = take(self);
                 programs.push(program);
                 *self = Reader { programs, ..Reader::default() };
             }
-            ["output", name, ..] if !is_kernel => {
-                let (_, _, args) = self.split(tokens)?;
-                let is_new = args.len() == 1 && self.program.outputs.insert(quoted(name)?, args[0]).is_none();
-                ensure!(is_new, "a second output {}", name.trim_matches('"'));
-            }
-            ["store", ..] if is_kernel => {
-                let (name, params, args) = self.split(tokens)?;
-                let stored = self.apply(name, &params, &args)?;
-                self.stored.push(stored);
+            (_, ["block", blocks @ .., "loop", iterations, "{"]) if !is_kernel => {
+                (self.blocks, self.iterations) = (numbers(blocks)?, number(iterations)?);
+                self.names = names.iter().map(|&name| name.to_owned()).collect();
+                let all = self.blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
+                let is_grid = (1..=3).contains(&self.blocks.len())
+                    && (1..=MAX_BLOCKS).contains(&all.unwrap_or(0))
+                    && (1..=MAX_ITERATIONS).contains(&self.iterations);
+                ensure!(is_grid, "a grid of {:?} with a loop of {iterations}", self.blocks);
             }
             _ => {
-                let at = tokens.iter().position(|token| *token == "=").ok_or("expected a definition")?;
-                let names: Vec<String> = tokens[..at].iter().map(|&name| name.to_owned()).collect();
-                if let ["block", blocks @ .., "loop", iterations, "{"] = &tokens[at + 1..] {
-                    return self.open(names, numbers(blocks)?, number(iterations)?);
-                }
-                let (name, params, args) = self.split(&tokens[at + 1..])?;
+                let (name, params, args) = self.split(definition)?;
                 let value = self.value(name, &params, &args)?;
-                self.define(&names, vec![value])?;
+                match (names, name, &params[..]) {
+                    ([], "store", _) => self.stored.push(value),
+                    ([], "output", [output]) => {
+                        let is_new = self.program.outputs.insert(quoted(output)?, value).is_none();
+                        ensure!(is_new, "a second output {}", quoted(output)?);
+                    }
+                    _ => self.define(names, vec![value])?,
+                }
             }
         }
         Ok(())
@@ -145,32 +148,19 @@ impl Reader {
 
     /// An operator, its parameters, and the values that it takes.
     fn split<'a>(&self, definition: &[&'a str]) -> Result<(&'a str, Vec<&'a str>, Vec<usize>)> {
-        match definition[..] {
-            ["load", ..] => split(definition, 't', &self.tensors),
-            _ if self.blocks.is_empty() => split(definition, 't', &self.tensors),
-            _ => split(definition, 's', &self.tiles),
-        }
+        let is_outer = self.blocks.is_empty() || definition.first() == Some(&"load");
+        let (letter, known) = if is_outer { ('t', &self.tensors) } else { ('s', &self.tiles) };
+        split(definition, letter, known)
     }
 
     /// Gives names to values.
-    fn define(&mut self, names: &[String], made: Vec<usize>) -> Result<()> {
-        let is_kernel = self.prefix() > 0;
-        let (known, letter) = if is_kernel { (&mut self.tiles, 's') } else { (&mut self.tensors, 't') };
-        let numbers = (known.len()..).take(made.len());
-        let expected: Vec<String> = numbers.map(|at| format!("{letter}{at}")).collect();
+    fn define<T: AsRef<str>>(&mut self, names: &[T], made: Vec<usize>) -> Result<()> {
+        let is_outer = self.blocks.is_empty();
+        let (letter, known) = if is_outer { ('t', &mut self.tensors) } else { ('s', &mut self.tiles) };
+        let expected: Vec<_> = (known.len()..).take(made.len()).map(|at| format!("{letter}{at}")).collect();
+        let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         ensure!(names == expected, "defines {}, expected {}", names.join(", "), expected.join(", "));
         known.extend(made);
-        Ok(())
-    }
-
-    /// Opens a kernel.
-    fn open(&mut self, names: Vec<String>, blocks: Vec<usize>, iterations: usize) -> Result<()> {
-        let all = blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
-        let is_grid = all.is_some_and(|all| (1..=MAX_BLOCKS).contains(&all)) && blocks.len() <= 3;
-        let is_kernel = self.prefix() == 0 && is_grid && !blocks.is_empty();
-        let is_loop = (1..=MAX_ITERATIONS).contains(&iterations);
-        ensure!(is_kernel && is_loop, "a grid of {blocks:?} with a loop of {iterations}");
-        (self.names, self.blocks, self.iterations) = (names, blocks, iterations);
         Ok(())
     }
 
@@ -204,31 +194,19 @@ impl Reader {
         self.program.slice(tile, dim, (at.min(last), 1))
     }
 
-    /// The largest over this and earlier iterations.
-    fn running_max(&mut self, all: usize) -> Result<usize> {
-        let mut maxima = vec![self.iteration(all, 0)?];
+    /// What operators make, in each iteration, of a value from the one before, `v0`, and a tile, `v1`; further ones are what another tile
+    /// was before, and what it is.
+    fn scan(&mut self, steps: &str, tile: usize, other: Option<usize>) -> Result<Vec<usize>> {
+        let mut all = vec![self.iteration(tile, 0)?];
         for at in 1..self.iterations {
-            let next = self.iteration(all, at)?;
-            maxima.push(self.program.each(Scalar::Max, &[maxima[at - 1], next])?);
+            let mut values = vec![all[at - 1], self.iteration(tile, at)?];
+            if let Some(other) = other {
+                values.extend([self.iteration(other, at - 1)?, self.iteration(other, at)?]);
+            }
+            all.push(self.apply_all(steps, values)?);
+            self.is_like(all[at], all[0])?;
         }
-        let tile = self.program.concat(self.blocks.len(), &maxima)?;
-        self.running.insert(tile);
-        Ok(tile)
-    }
-
-    /// A sum over iterations that is multiplied by `e^(degree (before - now))` as a running maximum changes.
-    fn rescaled(&mut self, degree: &str, maxima: usize, all: usize) -> Result<usize> {
-        ensure!(self.running.contains(&maxima), "what rescales a sum is no running maximum");
-        let mut sum = self.iteration(all, 0)?;
-        for at in 1..self.iterations {
-            let (before, now) = (self.iteration(maxima, at - 1)?, self.iteration(maxima, at)?);
-            let steps = format!("guard v2; sub v1 v3; scale({degree}) v4; exp v5; mul v0 v6");
-            let rescaled = self.apply_all(&steps, vec![sum, before, now])?;
-            self.is_like(rescaled, sum)?;
-            let next = self.iteration(all, at)?;
-            sum = self.program.each(Scalar::Add, &[rescaled, next])?;
-        }
-        Ok(sum)
+        Ok(all)
     }
 
     /// Adds what operators compute, each of values before it.
@@ -258,6 +236,7 @@ impl Reader {
                 ensure!(self.inputs.insert(input.clone()), "a second input {input}");
                 program.given(Op::Input { name: input, is_mask: name == "mask" }, &shape)
             }
+            ("output", [_], _, &[x]) if !is_kernel => Ok(x),
             ("causal", [offset, shape @ ..], _, []) if !is_kernel && shape.len() > 1 => {
                 let (offset, shape) = (offset.parse::<i64>().map_err(|_| unknown())?, self::numbers(shape)?);
                 let row = shape.len() - 2;
@@ -280,16 +259,23 @@ impl Reader {
                 let stored = self.program.merge(tile, &grid);
                 stored.map_err(|problem| format!("what is stored is too long, or uneven: {problem}"))
             }
-            ("running_max", [], _, &[tile]) if is_kernel => self.running_max(tile),
+            ("running_max", [], _, &[tile]) if is_kernel => {
+                let maxima = self.scan("max v0 v1", tile, None)?;
+                let tile = self.program.concat(loops, &maxima)?;
+                self.running.insert(tile);
+                Ok(tile)
+            }
             ("accumulate", ["sum"], _, &[tile]) if is_kernel && program.shape(tile)[loops].len == 1 => {
                 self.apply("scale", &[&self.iterations.to_string()], args)
             }
             ("accumulate", ["sum"], ..) if is_kernel => program.reduce(Scalar::Add, loops, args),
             ("accumulate", ["max"], ..) if is_kernel => program.reduce(Scalar::Max, loops, args),
-            ("accumulate", ["rescaled", degree], _, &[maxima, tile]) if is_kernel => {
+            ("accumulate", ["rescaled", degree], _, &[maxima, tile]) if self.running.contains(&maxima) => {
+                // The sum before is multiplied by `e^(degree (before - now))`.
+                let steps = format!("guard v3; sub v2 v4; scale({degree}) v5; exp v6; mul v0 v7; add v8 v1");
+                let sums = self.scan(&steps, tile, Some(maxima))?;
                 // A tensor of its own, even if there is one iteration.
-                let sum = self.rescaled(degree, maxima, tile)?;
-                self.apply("scale", &["1"], &[sum])
+                self.apply("scale", &["1"], &sums[self.iterations - 1..])
             }
             ("constant", [number], _, &[x]) => program.constant(ratio(number)?, x),
             ("matmul", [], ..) => program.matmul(args),
@@ -299,7 +285,10 @@ impl Reader {
                 let sum = program.reduce(Scalar::Add, last, args)?;
                 self.apply("scale", &[&format!("1/{count}")], &[sum])
             }
-            ("transpose", _, Some(order), &[x]) if at(order.len()) == program.shape(x).len() => {
+            ("transpose", _, Some(order), &[x])
+                if at(order.len()) == program.shape(x).len()
+                    && (0..order.len()).all(|dim| order.contains(&dim)) =>
+            {
                 let order: Vec<_> = (0..prefix).chain(order.iter().map(|&dim| at(dim))).map(Some).collect();
                 program.select(x, &order)
             }
