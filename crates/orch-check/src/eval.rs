@@ -1,6 +1,6 @@
 //! The meaning of a program over any kind of values, element by element.
 
-use crate::program::{self, Extent, Op, Part, Program, Result, Scalar, is_present, steps};
+use crate::program::{self, Extent, Op, Program, Result, Scalar, is_present, steps};
 use std::sync::Arc;
 
 /// A kind of values.
@@ -124,14 +124,11 @@ pub fn evaluate<D: Domain>(
                 steps: steps(&program::lens(&node.shape)),
             },
             Op::Move(parts) if is_lazy(&node.op, lens) => {
-                let add = |parts: &[Part], what: fn(&Part) -> usize| -> usize {
-                    parts.iter().map(|part| what(part) * args[0].steps[part.dim]).sum()
-                };
-                let step = |(parts, len): (&Vec<Part>, &usize)| {
-                    if *len == 1 { 0 } else { add(parts, |part| part.factor) }
-                };
-                let first = args[0].first + add(&parts.concat(), |part| part.start);
-                let steps = parts.iter().zip(lens).map(step).collect();
+                let (mut first, mut steps, own) = (args[0].first, vec![0; lens.len()], &args[0].steps);
+                for part in parts {
+                    first += part.start * own[part.to];
+                    steps[part.from] += if lens[part.from] > 1 { part.factor * own[part.to] } else { 0 };
+                }
                 Strided { elements: args[0].elements.clone(), first, steps }
             }
             op => {
@@ -182,9 +179,7 @@ pub fn evaluate<D: Domain>(
                         }
                         Op::Move(parts) => {
                             let mut from = vec![0; args[0].steps.len()];
-                            for (parts, at) in parts.iter().zip(index) {
-                                parts.iter().for_each(|part| from[part.dim] += part.at(*at));
-                            }
+                            parts.iter().for_each(|part| from[part.to] += part.at(index[part.from]));
                             args[0].get(domain, &from)
                         }
                     };
@@ -212,10 +207,7 @@ pub fn evaluate<D: Domain>(
 fn is_lazy(op: &Op, lens: &[usize]) -> bool {
     match op {
         Op::Input { .. } => lens.iter().product::<usize>() >= LARGE,
-        Op::Move(parts) => parts
-            .iter()
-            .zip(lens)
-            .all(|(parts, &len)| parts.iter().all(|part| part.divisor == 1 && part.modulus >= len)),
+        Op::Move(parts) => parts.iter().all(|part| part.divisor == 1 && part.modulus >= lens[part.from]),
         _ => false,
     }
 }

@@ -65,15 +65,17 @@ pub enum Op {
     Reduce(Scalar, usize),
     /// Operands side by side along a dimension.
     Concat(usize),
-    /// Elements at other places: what the index along each dimension of the result adds to indices of the operand.
-    Move(Vec<Vec<Part>>),
+    /// Elements at other places: what indices of the result add to indices of the operand.
+    Move(Vec<Part>),
 }
 
-/// `start + index / divisor % modulus * factor` is added to the index along a dimension of the operand.
+/// `start + index / divisor % modulus * factor`, of the index along dimension `from` of the result, is added to that along dimension `to`
+/// of the operand.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub struct Part {
-    pub dim: usize,
+    pub from: usize,
+    pub to: usize,
     pub start: usize,
     pub divisor: usize,
     pub modulus: usize,
@@ -82,8 +84,13 @@ pub struct Part {
 
 impl Part {
     /// The index itself.
-    pub fn of(dim: usize) -> Part {
-        Part { dim, start: 0, divisor: 1, modulus: usize::MAX, factor: 1 }
+    pub fn of(from: usize, to: usize) -> Part {
+        Part { from, to, start: 0, divisor: 1, modulus: usize::MAX, factor: 1 }
+    }
+
+    /// Each of so many indices itself.
+    fn all(rank: usize) -> Vec<Part> {
+        (0..rank).map(|dim| Part::of(dim, dim)).collect()
     }
 
     /// What is added for an index.
@@ -342,78 +349,71 @@ impl Program {
         self.select(sum, &with(&[Some(batch + 1), Some(batch)]))
     }
 
-    /// [`Op::Move`]: for each dimension of the result its extent and what it adds.
-    fn moved(&mut self, x: usize, dims: Option<Vec<(Extent, Vec<Part>)>>) -> Result<usize> {
-        let (shape, parts) = dims.map(|dims| dims.into_iter().unzip()).unzip();
-        self.push(Op::Move(parts.unwrap_or_default()), &[x], shape)
-    }
-
     /// Dimensions of a tensor in an order, with new ones of extent 1; what is left out has extent 1.
     pub fn select(&mut self, x: usize, dims: &[Option<usize>]) -> Result<usize> {
-        let selected = |dim: usize| (self.shape(x)[dim], vec![Part::of(dim)]);
-        let all = dims.iter().map(|dim| dim.map_or((ONE, Vec::new()), selected)).collect();
-        self.moved(x, Some(all))
+        let shape = dims.iter().map(|dim| dim.map_or(ONE, |dim| self.shape(x)[dim])).collect();
+        let parts = dims.iter().enumerate().filter_map(|(at, dim)| Some(Part::of(at, (*dim)?)));
+        self.push(Op::Move(parts.collect()), &[x], Some(shape))
     }
 
     /// Repeats extents of 1.
     pub fn broadcast(&mut self, x: usize, lens: &[usize]) -> Result<usize> {
-        let (mut all, mut fits) = (Vec::new(), self.shape(x).len() == lens.len());
-        for (dim, (&extent, &len)) in self.nodes[x].shape.iter().zip(lens).enumerate() {
-            let is_same = extent.len == len;
-            fits &= is_same || extent.len == 1;
-            let mut repeated = || (self.indices.extent(len), Vec::new());
-            all.push(if is_same { (extent, vec![Part::of(dim)]) } else { repeated() });
+        let mut shape = self.shape(x).to_vec();
+        let mut fits = shape.len() == lens.len();
+        for (extent, &len) in shape.iter_mut().zip(lens).filter(|(extent, len)| extent.len != **len) {
+            fits &= extent.len == 1;
+            *extent = self.indices.extent(len);
         }
-        self.moved(x, Some(all).filter(|_| fits))
+        self.push(Op::Move(Part::all(shape.len())), &[x], Some(shape).filter(|_| fits))
     }
 
     /// Elements along a dimension at other places: how many, and where.
     fn along(&mut self, x: usize, dim: usize, f: impl Fn(usize) -> Option<(usize, Part)>) -> Result<usize> {
-        let Some((len, part)) = self.extent(x, dim).and_then(&f) else { return self.moved(x, None) };
-        let own = self.shape(x).iter().copied();
-        let mut all: Vec<_> = own.zip((0..).map(|at| vec![Part::of(at)])).collect();
-        if (len, part) != (all[dim].0.len, Part::of(dim)) {
-            self.indices.refuse(all[dim].0.index);
-            all[dim] = (Extent::new(len, REFUSED), vec![part]);
+        let (mut shape, found) = (self.shape(x).to_vec(), self.extent(x, dim).and_then(f));
+        let mut parts = Part::all(shape.len());
+        if let Some((len, part)) = found.filter(|(len, part)| (*len, *part) != (shape[dim].len, parts[dim])) {
+            self.indices.refuse(shape[dim].index);
+            (shape[dim], parts[dim]) = (Extent::new(len, REFUSED), part);
         }
-        self.moved(x, Some(all))
+        self.push(Op::Move(parts), &[x], Some(shape).filter(|_| found.is_some()))
     }
 
     /// Elements from a first one on.
     pub fn slice(&mut self, x: usize, dim: usize, (start, len): (usize, usize)) -> Result<usize> {
-        let part = Part { start, ..Part::of(dim) };
+        let part = Part { start, ..Part::of(dim, dim) };
         self.along(x, dim, |own| (start.checked_add(len)? <= own).then_some((len, part)))
     }
 
     /// Each element so many times.
     pub fn repeat(&mut self, x: usize, dim: usize, times: usize) -> Result<usize> {
-        let part = Part { divisor: times.max(1), ..Part::of(dim) };
+        let part = Part { divisor: times.max(1), ..Part::of(dim, dim) };
         self.along(x, dim, |own| Some((own.checked_mul(times)?, part)))
     }
 
     /// Another shape, of the same elements in row-major order.
     pub fn reshape(&mut self, x: usize, shape: &[usize]) -> Result<usize> {
         let own = lens(self.shape(x));
-        let total = shape.iter().try_fold(1usize, |product, &len| product.checked_mul(len));
-        let total = total.filter(|&total| total == own.iter().product::<usize>());
         let indices = self.nodes[x].shape.iter().map(|extent| extent.index);
         indices.for_each(|index| _ = self.indices.refuse(index));
+        let total = own.iter().product::<usize>();
         let digits = own.iter().zip(steps(&own)).enumerate();
         let digit = |(dim, (&modulus, step)): (usize, (&usize, usize))| Part {
             divisor: step.max(1),
             modulus,
-            ..Part::of(dim)
+            ..Part::of(0, dim)
         };
-        let digits = digits.map(digit).collect();
-        let flat = self.moved(x, total.map(|len| vec![(Extent::new(len, REFUSED), digits)]))?;
-        let parts = steps(shape).into_iter().map(|factor| vec![Part { factor, ..Part::of(0) }]);
-        let extents = shape.iter().map(|&len| Extent::new(len, REFUSED));
-        self.moved(flat, Some(extents.zip(parts).collect()))
+        let flat = vec![Extent::new(total, REFUSED)];
+        let flat = self.push(Op::Move(digits.map(digit).collect()), &[x], Some(flat))?;
+        let parts = steps(shape).into_iter().enumerate();
+        let parts = parts.map(|(dim, factor)| Part { factor, ..Part::of(dim, 0) }).collect();
+        let is_total = shape.iter().try_fold(1usize, |all, &len| all.checked_mul(len)) == Some(total);
+        let shape = shape.iter().map(|&len| Extent::new(len, REFUSED)).collect();
+        self.push(Op::Move(parts), &[flat], Some(shape).filter(|_| is_total))
     }
 
     /// Cuts a tensor in parts for the blocks and iterations of a kernel, which become its first dimensions.
     pub fn split(&mut self, x: usize, grid: &Grid, along: Option<usize>, count: usize) -> Result<usize> {
-        let mut all = vec![(ONE, Vec::new()); grid.len() + 1];
+        let (mut shape, mut parts) = (vec![ONE; grid.len() + 1], Vec::new());
         for (dim, extent) in self.nodes[x].shape.iter().enumerate() {
             let blocks = blocks(grid, dim);
             let iterations = (if along == Some(dim) { count } else { 1 }, grid.len());
@@ -422,40 +422,39 @@ impl Program {
             // The number of a part and the place in it are digits of the index where parts of parts are even.
             let are_digits = blocks.0 == 1 || size == len * iterations.0;
             let index = if are_digits { extent.index } else { self.indices.refuse(extent.index) };
-            for ((len, at), factor) in [(blocks, size), (iterations, len)] {
-                if len > 1 {
-                    let index = index.map(|(class, unit)| (class, unit.saturating_mul(factor)));
-                    all[at] = (Extent::new(len, index), vec![Part { factor, ..Part::of(dim) }]);
-                }
+            for ((len, at), factor) in
+                [(blocks, size), (iterations, len)].into_iter().filter(|cut| cut.0.0 > 1)
+            {
+                let index = index.map(|(class, unit)| (class, unit.saturating_mul(factor)));
+                shape[at] = Extent::new(len, index);
+                parts.push(Part { factor, ..Part::of(at, dim) });
             }
             let is_even = extent.len.is_multiple_of(blocks.0) && size.is_multiple_of(iterations.0);
             let ragged = (!is_even).then_some(Ragged { of: extent.len, blocks, iterations });
-            all.push((Extent { ragged, ..Extent::new(len, index) }, vec![Part::of(dim)]));
+            parts.push(Part::of(shape.len(), dim));
+            shape.push(Extent { ragged, ..Extent::new(len, index) });
         }
-        self.moved(x, Some(all))
+        self.push(Op::Move(parts), &[x], Some(shape))
     }
 
     /// Puts together what blocks made.
     pub fn merge(&mut self, x: usize, grid: &Grid) -> Result<usize> {
-        let (mut all, shape) = (Vec::new(), &self.nodes[x].shape);
-        for (dim, extent) in shape[grid.len() + 1..].iter().enumerate() {
-            let (count, axis) = blocks(grid, dim);
+        let (mut shape, mut parts, own) = (Vec::new(), Vec::new(), &self.nodes[x].shape);
+        for (dim, extent) in own[grid.len() + 1..].iter().enumerate() {
+            let ((count, axis), place) = (blocks(grid, dim), Part::of(dim, grid.len() + 1 + dim));
             let len = match extent.ragged {
                 None => extent.len.checked_mul(count),
                 Some(of) if count > 1 && of.blocks == (count, axis) && of.iterations.0 == 1 => Some(of.of),
                 Some(_) => None,
             };
-            let place = Part::of(grid.len() + 1 + dim);
-            let number = Part { divisor: extent.len, ..Part::of(axis) };
-            let (index, parts) = match count {
-                1 => (extent.index, vec![place]),
-                _ => (
-                    self.indices.whole(shape[axis].index, extent),
-                    vec![number, Part { modulus: extent.len, ..place }],
-                ),
-            };
-            all.push(len.map(|len| (Extent::new(len, index), parts)));
+            let mut index = extent.index;
+            if count > 1 {
+                index = self.indices.whole(own[axis].index, extent);
+                parts.push(Part { divisor: extent.len, ..Part::of(dim, axis) });
+            }
+            parts.push(Part { modulus: if count > 1 { extent.len } else { usize::MAX }, ..place });
+            shape.push(len.map(|len| Extent::new(len, index)));
         }
-        self.moved(x, all.into_iter().collect())
+        self.push(Op::Move(parts), &[x], shape.into_iter().collect())
     }
 }

@@ -84,7 +84,7 @@ struct Reader {
     blocks: Vec<usize>,
     iterations: usize,
     /// What it defines.
-    names: Vec<String>,
+    names: String,
     /// Tensors: of all blocks and iterations.
     tiles: Vec<usize>,
     /// Those that are running maxima, and those that are known after the loop only.
@@ -123,7 +123,7 @@ impl Reader {
             }
             (_, ["block", blocks @ .., "loop", iterations, "{"]) if !is_kernel => {
                 (self.blocks, self.iterations) = (numbers(blocks)?, number(iterations)?);
-                self.names = names.iter().map(|&name| name.to_owned()).collect();
+                self.names = names.join(", ");
                 let all = self.blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
                 let is_grid = (1..=3).contains(&self.blocks.len())
                     && (1..=MAX_BLOCKS).contains(&all.unwrap_or(0))
@@ -139,7 +139,7 @@ impl Reader {
                         let is_new = self.program.outputs.insert(quoted(output)?, value).is_none();
                         ensure!(is_new, "a second output {}", quoted(output)?);
                     }
-                    _ => self.define(names, vec![value])?,
+                    _ => self.define(&names.join(", "), vec![value])?,
                 }
             }
         }
@@ -154,12 +154,12 @@ impl Reader {
     }
 
     /// Gives names to values.
-    fn define<T: AsRef<str>>(&mut self, names: &[T], made: Vec<usize>) -> Result<()> {
+    fn define(&mut self, names: &str, made: Vec<usize>) -> Result<()> {
         let is_outer = self.blocks.is_empty();
         let (letter, known) = if is_outer { ('t', &mut self.tensors) } else { ('s', &mut self.tiles) };
-        let expected: Vec<_> = (known.len()..).take(made.len()).map(|at| format!("{letter}{at}")).collect();
-        let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-        ensure!(names == expected, "defines {}, expected {}", names.join(", "), expected.join(", "));
+        let numbers = (known.len()..).take(made.len());
+        let expected = numbers.map(|at| format!("{letter}{at}")).collect::<Vec<_>>().join(", ");
+        ensure!(names == expected, "defines {names}, expected {expected}");
         known.extend(made);
         Ok(())
     }
