@@ -18,7 +18,7 @@ pub type Index = Option<(usize, usize)>;
 pub const REFUSED: Index = Some((0, 1));
 
 /// How many elements stand for all.
-const KEPT: usize = 2;
+pub const KEPT: usize = 2;
 
 /// Classes of indices that were joined. The first one is of those that are refused.
 #[derive(Clone, Debug)]
@@ -99,13 +99,9 @@ impl Indices {
         }
     }
 
-    /// For each dimension of a tensor how many elements stand for all, if its index is treated alike.
-    pub fn kept(&mut self, shape: &[Extent]) -> Vec<Option<usize>> {
-        let kept = |extent: &Extent| {
-            let (_, unit) = extent.index.filter(|(index, _)| self.class(*index) != 0)?;
-            Some(extent.len.min(KEPT.div_ceil(unit)))
-        };
-        shape.iter().map(kept).collect()
+    /// Whether an index is treated alike.
+    pub fn is_alike(&mut self, index: Index) -> bool {
+        index.is_some_and(|(index, _)| self.class(index) != 0)
     }
 
     /// Extents of which less is kept, and how much.

@@ -4,7 +4,7 @@ use crate::degree::{Bounds, NUMBER, bounds};
 use crate::eval::{Domain, cost, evaluate};
 use crate::exponents::{Condition, MASKED_SUM, WAYS, atoms, conditions, facts, hashed};
 use crate::field::Key;
-use crate::program::{Program, Result, ensure, lens, steps};
+use crate::program::{Extent, Node, Program, Result, ensure, lens, steps};
 use crate::real::Floats;
 use crate::residue::{Residue, Residues};
 use crate::verdict::{Proof, Verdict, Witness};
@@ -40,19 +40,18 @@ pub fn random_seed() -> u128 {
 /// candidate must not depend on it. What takes longer than the time that is given is not decided.
 pub fn check(program: &Program, candidate: &Program, seed: u128, time: Duration) -> Verdict {
     let (deadline, key) = (Instant::now() + time, Key::new(seed));
-    let exact = Pair::new([program, candidate], false, deadline);
-    let is_whole = exact.as_ref().is_ok_and(|pair| pair.cut.is_empty());
-    let exact = || exact.and_then(|pair| pair.decide(key));
-    let general = || {
-        let verdict = Pair::new([program, candidate], true, deadline).and_then(|pair| pair.decide(key));
-        verdict.ok().filter(|verdict| matches!(verdict, Verdict::Proved(_)))
-    };
+    let pair = |are_masks_given| Pair::new([program, candidate], are_masks_given, deadline);
     // Rows of a mask that is given are alike, so that large programs are decided.
-    let verdict = match is_whole {
-        true => exact().or_else(|reason| general().ok_or(reason)),
-        false => general().map_or_else(exact, Ok),
-    };
-    verdict.unwrap_or_else(Verdict::CannotSay)
+    let is_large = !pair(false).is_ok_and(|pair| pair.cut.is_empty());
+    let mut reason = String::new();
+    for are_masks_given in [is_large, !is_large] {
+        match pair(are_masks_given).and_then(|pair| pair.decide(key)) {
+            Ok(verdict) if !are_masks_given || matches!(verdict, Verdict::Proved(_)) => return verdict,
+            Err(problem) if !are_masks_given => reason = problem,
+            _ => {}
+        }
+    }
+    Verdict::CannotSay(reason)
 }
 
 /// A program and a candidate; of what stands twice, the first is the program's and the second the candidate's.
@@ -62,8 +61,6 @@ struct Pair {
     /// Names of outputs, and their tensors.
     names: Vec<String>,
     outputs: [Vec<usize>; 2],
-    /// Of each tensor for each dimension how many elements stand for all, where its index is treated alike.
-    kept: Vec<Vec<Option<usize>>>,
     /// Of each tensor up to which extents it is computed.
     boxes: Vec<Vec<usize>>,
     /// Extents of which less is computed, and how much.
@@ -98,19 +95,18 @@ impl Pair {
         let conditions = conditions(&both, &facts, first);
         let Program { nodes, indices, .. } = &mut both;
         nodes.iter().for_each(|node| indices.refuse_diagonals(&node.shape));
-        let kept: Vec<Vec<_>> = nodes.iter().map(|node| indices.kept(&node.shape)).collect();
+        let extents = nodes.iter_mut().flat_map(|node| &mut node.shape);
+        extents.for_each(|extent| extent.index = extent.index.filter(|_| indices.is_alike(extent.index)));
         let mut boxes: Vec<_> = nodes.iter().map(|node| lens(&node.shape)).collect();
         let ([mut work, mut held], mut cut) = (cost(&both, &boxes), Vec::new());
         if work > WHOLE_WORK || held > MAX_ELEMENTS {
-            let all = |(kept, lens): (&Vec<Option<usize>>, Vec<usize>)| {
-                kept.iter().zip(lens).map(|(kept, len)| kept.unwrap_or(len)).collect()
-            };
-            (cut, boxes) = (both.indices.cut(), kept.iter().zip(boxes).map(all).collect());
+            let kept = |node: &Node| node.shape.iter().map(Extent::kept).collect();
+            (cut, boxes) = (both.indices.cut(), both.nodes.iter().map(kept).collect());
             [work, held] = cost(&both, &boxes);
         }
         ensure!(held <= MAX_ELEMENTS, "a test holds {held:.1e} elements; at most {MAX_ELEMENTS:.1e} are");
         ensure!(work <= MAX_WORK, "a test takes {work:.1e} operations; at most {MAX_WORK:.1e} are made");
-        Ok(Pair { both, names, outputs, kept, boxes, cut, conditions, facts, deadline })
+        Ok(Pair { both, names, outputs, boxes, cut, conditions, facts, deadline })
     }
 
     fn decide(&self, key: Key) -> Result<Verdict> {
@@ -229,8 +225,8 @@ impl Pair {
 
     /// How many elements of a tensor an element of an output depends on, at most.
     fn elements(&self, tensor: usize) -> f64 {
-        let extents = self.both.shape(tensor).iter().zip(&self.kept[tensor]);
-        extents.filter(|(_, kept)| kept.is_none()).map(|(extent, _)| extent.len as f64).product()
+        let extents = self.both.shape(tensor).iter().filter(|extent| extent.index.is_none());
+        extents.map(|extent| extent.len as f64).product()
     }
 
     /// The logarithm to base 2 of the chance that programs that differ pass so many rounds.
@@ -259,7 +255,8 @@ impl Pair {
             counts[usize::from(is_candidates)] += lens.product::<f64>();
             conditions.push(tensor);
         }
-        let confused = counts[1] * pair(counts[0], &conditions).powi(rounds as i32);
+        // A divisor is compared with one of the program and its negative, and once more with powers of one.
+        let confused = counts[1] * pair(4.0 * counts[0], &conditions).powi(rounds as i32);
         (WAYS as f64 * (single.powi(rounds as i32) + confused)).log2()
     }
 

@@ -5,7 +5,7 @@
 //! is one tensor each, whose first dimensions are the axes of the grid and the loop. [`Program::split`] loads, [`Program::merge`] stores,
 //! and all between are operators on these tensors. What an operator does to shapes it does to the indices of [`crate::alike`] as well.
 
-use crate::alike::{Index, Indices, REFUSED};
+use crate::alike::{Index, Indices, KEPT, REFUSED};
 use std::collections::BTreeMap;
 
 /// A value, or what is wrong with a text or a pair of programs.
@@ -129,6 +129,11 @@ impl Extent {
     /// All are there.
     pub fn new(len: usize, index: Index) -> Extent {
         Extent { len, ragged: None, index: index.filter(|_| len > 1) }
+    }
+
+    /// How many elements are computed, of an index that is treated alike.
+    pub fn kept(&self) -> usize {
+        self.index.map_or(self.len, |(_, unit)| self.len.min(KEPT.div_ceil(unit)))
     }
 
     /// Of how many elements it is, and which.

@@ -75,15 +75,6 @@ impl Residues {
         self.number(0, 0)
     }
 
-    #[inline(always)]
-    fn sum(&self, args: &[Residue]) -> Residue {
-        args.iter().fold(self.number(0, 0), |a, b| Residue {
-            p: self.p.add(a.p, b.p),
-            q: self.q.add(a.q, b.q),
-            weight: if b.weight == self.p.one { a.weight } else { self.both(a.weight, b.weight) },
-        })
-    }
-
     /// The weight of what two weights leave, which are zeros and ones for the inputs that matter.
     fn both(&self, a: u64, b: u64) -> u64 {
         if a == b { a } else { self.p.mul(a, b) }
@@ -91,12 +82,19 @@ impl Residues {
 
     /// The largest: of more than one a hash of the set, whose members are numbers, with weights where they are masked.
     fn largest(&mut self, items: &[Residue]) -> Residue {
+        if Instant::now() > self.deadline {
+            return self.stop("more than the time that there is");
+        }
+        let (one, mut last) = (self.p.one, self.number(0, 0));
+        let mut items: Vec<Residue> = items.iter().copied().filter(|item| item.weight != 0).collect();
+        let is_left = items.iter().any(|item| item.weight == one);
+        // A set is taken once, however often it is met.
+        items.sort_unstable_by_key(|item| (item.p, item.weight));
+        items.dedup_by_key(|item| (item.p, item.weight));
         let mut members = Vec::with_capacity(items.len());
-        let mut last = self.number(0, 0);
-        let is_left = items.iter().any(|item| item.weight == self.p.one);
-        for &item in items.iter().filter(|item| item.weight != 0) {
+        for item in items {
             last = item;
-            if item.weight != self.p.one {
+            if item.weight != one {
                 self.assumes_left |= !is_left;
                 members.push(self.hashes.pair(item.p, item.weight).0);
             } else if let Some(set) = self.sets.get(&item.p) {
@@ -109,7 +107,7 @@ impl Residues {
         members.dedup();
         if members.len() < 2 {
             // The only one is what is left, or of none minus infinity.
-            return Residue { weight: if members.is_empty() { 0 } else { self.p.one }, ..last };
+            return Residue { weight: if members.is_empty() { 0 } else { one }, ..last };
         }
         let hash = members.iter().fold(members.len() as u64, |hash, &x| self.hashes.pair(x, hash).0);
         let symbol = self.symbol(5, hash);
@@ -177,7 +175,11 @@ impl Domain for Residues {
             (Scalar::Scale { .. }, &[x, c]) => {
                 Residue { p: self.p.mul(x.p, c.p), q: self.q.mul(x.q, c.q), weight: x.weight }
             }
-            (Scalar::Add, _) => self.sum(args),
+            (Scalar::Add, _) => args.iter().fold(self.number(0, 0), |a, b| Residue {
+                p: self.p.add(a.p, b.p),
+                q: self.q.add(a.q, b.q),
+                weight: if b.weight == one { a.weight } else { self.both(a.weight, b.weight) },
+            }),
             (Scalar::Max, _) => self.largest(args),
             (Scalar::Mask, &[x, mask]) => Residue { weight: self.both(x.weight, mask.p), ..x },
             (Scalar::Exp, &[x]) if x.weight == 0 => self.number(0, 0),

@@ -256,8 +256,7 @@ impl Reader {
                 let is_cut = |&(blocks, dim): &(usize, Option<usize>)| dim.is_some() || blocks == 1;
                 let grid = self.grid(rank - prefix, dims).filter(|grid| is_whole && grid.iter().all(is_cut));
                 let grid = grid.ok_or_else(|| format!("a tile is stored by {}", dims.join(", ")))?;
-                let stored = self.program.merge(tile, &grid);
-                stored.map_err(|problem| format!("what is stored is too long, or uneven: {problem}"))
+                self.program.merge(tile, &grid)
             }
             ("running_max", [], _, &[tile]) if is_kernel => {
                 let maxima = self.scan("max v0 v1", tile, None)?;
@@ -268,8 +267,8 @@ impl Reader {
             ("accumulate", ["sum"], _, &[tile]) if is_kernel && program.shape(tile)[loops].len == 1 => {
                 self.apply("scale", &[&self.iterations.to_string()], args)
             }
-            ("accumulate", ["sum"], ..) if is_kernel => program.reduce(Scalar::Add, loops, args),
-            ("accumulate", ["max"], ..) if is_kernel => program.reduce(Scalar::Max, loops, args),
+            ("accumulate", ["sum"], _, &[_]) if is_kernel => program.reduce(Scalar::Add, loops, args),
+            ("accumulate", ["max"], _, &[_]) if is_kernel => program.reduce(Scalar::Max, loops, args),
             ("accumulate", ["rescaled", degree], _, &[maxima, tile]) if self.running.contains(&maxima) => {
                 // The sum before is multiplied by `e^(degree (before - now))`.
                 let steps = format!("guard v3; sub v2 v4; scale({degree}) v5; exp v6; mul v0 v7; add v8 v1");
@@ -294,8 +293,8 @@ impl Reader {
             }
             ("reshape", _, Some(shape), &[x]) if !is_kernel => program.reshape(x, shape),
             ("broadcast", _, Some(shape), &[x]) if !is_kernel => program.broadcast(x, shape),
-            ("sum", _, Some(&[dim] | &[dim, 1]), _) => program.reduce(Scalar::Add, at(dim), args),
-            ("largest", _, Some(&[dim] | &[dim, 1]), _) => program.reduce(Scalar::Max, at(dim), args),
+            ("sum", _, Some(&[dim] | &[dim, 1]), &[_]) => program.reduce(Scalar::Add, at(dim), args),
+            ("largest", _, Some(&[dim] | &[dim, 1]), &[_]) => program.reduce(Scalar::Max, at(dim), args),
             ("sum" | "largest", _, Some(&[dim, keep]), &[x]) => {
                 // Element `j` of the result combines elements `j, j + keep, ..`.
                 let parts = parts(program, x, at(dim), keep)?;

@@ -183,6 +183,32 @@ fn other_inputs_and_outputs_are_told() {
     }
 }
 
+/// A maximum of many numbers, as many times: the set is held once.
+#[test]
+fn sets_of_maxima_do_not_multiply() {
+    let nest = text(
+        "t0 = input \"x\" [200000]; t1 = largest(0) t0; t2 = repeat(0, 200000) t1; t3 = largest(0) t2; output \"o\" t3",
+    );
+    assert!(is_proved(&decide(&nest, &nest, 1)));
+}
+
+/// An operator takes as many operands as it has.
+#[test]
+fn sums_are_of_one_tensor() {
+    for sum in [
+        "sum(0) t0, t0",
+        "largest(0) t0, t0",
+        "mean t0, t0",
+        "slice(0, 0, 1) t0, t0",
+        "exp t0, t0",
+        "add t0",
+        "mask t0",
+    ] {
+        let error = parse(&text(&format!("t0 = input \"x\" [2]; t1 = {sum}; output \"o\" t1"))).unwrap_err();
+        assert!(error.contains("operands"), "{sum}: {error}");
+    }
+}
+
 #[test]
 fn time_is_bounded() {
     let program = text("t0 = input \"x\" [64, 64]; t1 = matmul t0, t0; output \"o\" t1");
