@@ -115,6 +115,12 @@ pub fn evaluate<D: Domain>(
 ) -> Result<Vec<Vec<D::Value>>> {
     let mut tensors: Vec<Strided<D::Value>> = Vec::new();
     let [zero, one] = [0, 1].map(|number| domain.constant(number, 1));
+    // Where each tensor is read last.
+    let mut last = vec![0; program.nodes.len()];
+    for (at, node) in program.nodes.iter().enumerate() {
+        node.args.iter().for_each(|&arg| last[arg] = at);
+    }
+    wanted.iter().for_each(|&tensor| last[tensor] = usize::MAX);
     for (at, (node, lens)) in program.nodes.iter().zip(boxes).enumerate() {
         let args: Vec<&Strided<D::Value>> = node.args.iter().map(|&arg| &tensors[arg]).collect();
         let tensor = match &node.op {
@@ -190,6 +196,9 @@ pub fn evaluate<D: Domain>(
             }
         };
         tensors.push(tensor);
+        for &arg in node.args.iter().filter(|&&arg| last[arg] == at) {
+            tensors[arg].elements = Elements::Known(Arc::default());
+        }
     }
     domain.check()?;
     let values = |&tensor: &usize| {

@@ -6,7 +6,7 @@ use common::{decide, is_proved, programs, text};
 use orch_check::Verdict;
 
 /// Name, program, candidate, whether floating-point numbers are to show the difference.
-const WRONG: [(&str, &str, &str, bool); 33] = [
+const WRONG: [(&str, &str, &str, bool); 34] = [
     (
         "the last of uneven parts is left out",
         "t0 = input \"x\" [5, 11]; t1 = input \"w\" [11, 5]; t2 = matmul t0, t1; output \"o\" t2",
@@ -197,6 +197,12 @@ const WRONG: [(&str, &str, &str, bool); 33] = [
         "of a masked maximum nothing is left",
         "t0 = input \"x\" [6, 8]; t1 = mask \"m\" [6, 8]; t2 = mask t0, t1; t3 = largest(1) t2; t4 = exp t3; output \"o\" t4",
         "t0 = input \"x\" [6, 8]; t1 = mask \"m\" [6, 8]; t2 = mask t0, t1; t3 = largest(1) t2; t4 = guard t3; t5 = exp t4; output \"o\" t5",
+        false,
+    ),
+    (
+        "a quotient of sums under another mask",
+        "t0 = input \"x\" [6, 8]; t1 = mask \"m\" [6, 8]; t2 = mask \"n\" [6, 8]; t3 = exp t0; t4 = mul t3, t1; t5 = sum(1) t4; t6 = mul t0, t5; t7 = div t6, t5; output \"o\" t7",
+        "t0 = input \"x\" [6, 8]; t1 = mask \"m\" [6, 8]; t2 = mask \"n\" [6, 8]; t3 = exp t0; t4 = mul t3, t2; t5 = sum(1) t4; t6 = mul t0, t5; t7 = div t6, t5; output \"o\" t7",
         false,
     ),
     (
