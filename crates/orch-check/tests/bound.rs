@@ -106,6 +106,10 @@ fn bounds_are_those_of_the_lemma() {
             "t0 = input \"x\" [4, 6]; t1 = mask \"m\" [4, 6]; t2 = mask t0, t1; t3 = exp t2; t4 = sum(1) t3; output \"o\" t4",
             Parts { output: [1.0, 13.0, log2(6.0) + 1.0], arguments: (18.0, [3.0, 0.0, 1.0]), ..exp },
         ),
+        (
+            "t0 = input \"x\" [4, 6]; t1 = mask \"m\" [4, 6]; t2 = mask t0, t1; t3 = sum(1) t2; t4 = exp t3; output \"o\" t4",
+            Parts { output: [6.0, 2.0, 1.0], arguments: (16.0, [13.0, 0.0, log2(6.0) + 1.0]), ..exp },
+        ),
         // Half of an exponent, squared: `e^(x/2)` is the variable.
         (
             "t0 = input \"x\" [4, 6]; t1 = exp t0; output \"o\" t1 | t0 = input \"x\" [4, 6]; t1 = scale(1/2) t0; t2 = exp t1; t3 = square t2; output \"o\" t3",
