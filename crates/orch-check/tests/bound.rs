@@ -110,6 +110,17 @@ fn bounds_are_those_of_the_lemma() {
             "t0 = input \"x\" [4, 6]; t1 = mask \"m\" [4, 6]; t2 = mask t0, t1; t3 = sum(1) t2; t4 = exp t3; output \"o\" t4",
             Parts { output: [6.0, 2.0, 1.0], arguments: (16.0, [13.0, 0.0, log2(6.0) + 1.0]), ..exp },
         ),
+        // The largest of exponentials is a number, or one of them.
+        (
+            "t0 = input \"x\" [4, 6]; t1 = exp t0; t2 = largest(1) t1; output \"o\" t2",
+            Parts { output: [1.0, 2.0, 1.0], arguments: (18.0, [1.0, 2.0, 1.0]), ..PLAIN },
+        ),
+        (
+            "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = add t0, t1; t3 = exp t2; output \"o\" t3 \
+             | t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = scale(1/4) t0; t3 = exp t2; t4 = square t3; t5 = square t4; \
+             t6 = scale(1/6) t1; t7 = exp t6; t8 = square t7; t9 = mul t7, t8; t10 = square t9; t11 = mul t5, t10; output \"o\" t11",
+            Parts { output: [0.0, 4.0, 1.0], denominator: 12.0, arguments: (2.0, INPUTS), ..PLAIN },
+        ),
         // Half of an exponent, squared: `e^(x/2)` is the variable.
         (
             "t0 = input \"x\" [4, 6]; t1 = exp t0; output \"o\" t1 | t0 = input \"x\" [4, 6]; t1 = scale(1/2) t0; t2 = exp t1; t3 = square t2; output \"o\" t3",
