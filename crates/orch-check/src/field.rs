@@ -142,6 +142,9 @@ mod tests {
     #[test]
     fn numbers_are_those_of_threefry() {
         assert_eq!(Key::new(0).pair(0, 0), (0xf167_b032_c3b4_80bd, 0xe91f_9fee_4b7a_6fb5));
+        let pi = Key(0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89);
+        let drawn = pi.pair(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344);
+        assert_eq!(drawn, (0xc3aa_c715_6104_2993, 0x3fe7_ae88_01af_f316));
     }
 
     #[test]

@@ -73,6 +73,10 @@ fn what_is_no_program_is_refused_with_its_line() {
             "t0 = input \"x\" [3]; t1 = input \"y\" [2]; t2 = block [2, 2] loop 1 {; s0 = load t0 [0, -] -; s1 = load t1 [-, -] -; s2 = add s0, s1; store s2 [0, -]; }; output \"o\" t2",
             "does not suit",
         ),
+        (
+            "t0 = input \"x\" [3]; t1 = block [1] loop 2 {; s0 = load t0 [-] 0; s1 = running_max s0; s2 = accumulate max s1; s3 = largest(0) s2; store s3 [-]; }; output \"o\" t1",
+            "does not suit",
+        ),
         ("t0 = input \"x\" [0]; output \"o\" t0", "does not suit"),
         // Of so many elements two would have one place modulo 2^64: the first, and the one at [1099511562240, 65536].
         (

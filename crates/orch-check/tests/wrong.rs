@@ -6,7 +6,7 @@ use common::{decide, is_proved, programs, text};
 use orch_check::Verdict;
 
 /// Name, program, candidate, whether floating-point numbers are to show the difference.
-const WRONG: [(&str, &str, &str, bool); 37] = [
+const WRONG: [(&str, &str, &str, bool); 39] = [
     (
         "the last of uneven parts is left out",
         "t0 = input \"x\" [5, 11]; t1 = input \"w\" [11, 5]; t2 = matmul t0, t1; output \"o\" t2",
@@ -120,6 +120,18 @@ const WRONG: [(&str, &str, &str, bool); 37] = [
         "t0 = input \"x\" [4, 6]; t1 = scale(1) t0; output \"o\" t1",
         "t0 = input \"x\" [4, 6]; t1 = sqrt t0; t2 = square t1; output \"o\" t2",
         false,
+    ),
+    (
+        "no error function",
+        "t0 = input \"x\" [4, 6]; t1 = erf t0; output \"o\" t1",
+        "t0 = input \"x\" [4, 6]; t1 = scale(0) t0; output \"o\" t1",
+        true,
+    ),
+    (
+        "half of a number for its gelu",
+        "t0 = input \"x\" [4, 6]; t1 = gelu t0; output \"o\" t1",
+        "t0 = input \"x\" [4, 6]; t1 = scale(1/2) t0; output \"o\" t1",
+        true,
     ),
     (
         "zero times a root",
