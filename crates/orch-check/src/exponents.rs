@@ -178,6 +178,7 @@ mod tests {
             ("t2 = exp t0; t3 = mul t2, t1", [YES, YES, NO, YES]),
             ("t2 = exp t0; t3 = mul t2, t0", [YES, NO, NO, NO]),
             ("t2 = exp t0; t3 = transpose(1, 0) t2; t4 = matmul t2, t3", [YES, YES, YES, YES]),
+            ("t2 = exp t0; t3 = square t0; t4 = transpose(1, 0) t3; t5 = matmul t2, t4", [YES, YES, NO, NO]),
             ("t2 = square t0; t3 = offset(1/9) t2", [YES, YES, YES, NO]),
             ("t2 = square t0; t3 = offset(0) t2", [YES, YES, NO, NO]),
             ("t2 = square t0; t3 = offset(-1/9) t2", [YES, NO, NO, NO]),

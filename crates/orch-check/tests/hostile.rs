@@ -213,6 +213,21 @@ fn sums_are_of_one_tensor() {
     }
 }
 
+/// Sums, multiples and maxima of numbers are no masks.
+#[test]
+fn masks_are_made_of_masks() {
+    for mask in ["scale(2) t1", "add t1, t1", "max t0, t1", "max t0, t0", "square t0", "guard t0"] {
+        let masked = text(&format!(
+            "t0 = input \"x\" [2]; t1 = mask \"m\" [2]; t2 = {mask}; t3 = mask t0, t2; t4 = exp t3; output \"o\" t4"
+        ));
+        let verdict = decide(&masked, &masked, 1);
+        assert!(
+            matches!(&verdict, Verdict::CannotSay(reason) if reason.contains("no mask")),
+            "{mask}: {verdict:?}"
+        );
+    }
+}
+
 #[test]
 fn time_is_bounded() {
     let program = text("t0 = input \"x\" [64, 64]; t1 = matmul t0, t0; output \"o\" t1");

@@ -41,7 +41,7 @@ fn hand_written_mugraphs_are_proved() {
 }
 
 /// Name, program, candidate.
-const IDENTITIES: [(&str, &str, &str); 30] = [
+const IDENTITIES: [(&str, &str, &str); 31] = [
     (
         "a part of all blocks beside one of each",
         "t0 = input \"x\" [4, 6]; t1 = input \"y\" [1, 6]; t2 = broadcast(4, 6) t1; t3 = concat(1) t0, t2; t4 = exp t3; output \"o\" t4",
@@ -51,6 +51,11 @@ const IDENTITIES: [(&str, &str, &str); 30] = [
         "uneven parts",
         "t0 = input \"x\" [7, 11]; t1 = input \"w\" [11, 5]; t2 = matmul t0, t1; t3 = sum(0) t2; output \"o\" t2; output \"p\" t3",
         "t0 = input \"x\" [7, 11]; t1 = input \"w\" [11, 5]; t2 = block [2, 2] loop 4 {; s0 = load t0 [0, -] 1; s1 = load t1 [-, 1] 0; s2 = matmul s0, s1; s3 = accumulate sum s2; store s3 [0, 1]; }; t3 = block [3] loop 3 {; s0 = load t2 [1] 0; s1 = sum(0) s0; s2 = accumulate sum s1; store s2 [1]; }; output \"o\" t2; output \"p\" t3",
+    ),
+    (
+        "uneven parts of parts",
+        "t0 = input \"x\" [10, 3]; t1 = slice(0, 0, 5) t0; t2 = slice(0, 5, 5) t0; t3 = sum(0) t1; t4 = sum(0) t2; t5 = concat(0) t3, t4; output \"o\" t5",
+        "t0 = input \"x\" [10, 3]; t1 = block [2] loop 2 {; s0 = load t0 [0] 0; s1 = sum(0) s0; s2 = accumulate sum s1; store s2 [0]; }; output \"o\" t1",
     ),
     (
         "sum of exponents",

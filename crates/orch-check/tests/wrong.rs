@@ -6,7 +6,7 @@ use common::{decide, is_proved, programs, text};
 use orch_check::Verdict;
 
 /// Name, program, candidate, whether floating-point numbers are to show the difference.
-const WRONG: [(&str, &str, &str, bool); 39] = [
+const WRONG: [(&str, &str, &str, bool); 41] = [
     (
         "the last of uneven parts is left out",
         "t0 = input \"x\" [5, 11]; t1 = input \"w\" [11, 5]; t2 = matmul t0, t1; output \"o\" t2",
@@ -134,6 +134,18 @@ const WRONG: [(&str, &str, &str, bool); 39] = [
         true,
     ),
     (
+        "gelu is linear",
+        "t0 = input \"x\" [4, 6]; t1 = scale(2) t0; t2 = gelu t1; output \"o\" t2",
+        "t0 = input \"x\" [4, 6]; t1 = gelu t0; t2 = scale(2) t1; output \"o\" t2",
+        true,
+    ),
+    (
+        "zero times the root of a product",
+        "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = scale(1) t1; output \"o\" t2",
+        "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = mul t0, t1; t3 = sqrt t2; t4 = scale(0) t3; t5 = add t1, t4; output \"o\" t5",
+        false,
+    ),
+    (
         "zero times a root",
         "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = scale(1) t1; output \"o\" t2",
         "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = sqrt t0; t3 = scale(0) t2; t4 = add t1, t3; output \"o\" t4",
@@ -254,6 +266,19 @@ fn wrong_candidates_are_not_proved() {
             }
         }
     }
+}
+
+/// The first six elements of the first two rows are those of both masks.
+#[test]
+fn masks_of_large_programs_are_not_alike() {
+    let masked = |offset: usize| {
+        text(&format!(
+            "t0 = input \"x\" [800, 800]; t1 = causal({offset}, 800, 800); t2 = mul t0, t1; output \"o\" t2"
+        ))
+    };
+    let verdict = decide(&masked(5), &masked(6), 1);
+    assert!(matches!(verdict, Verdict::Refuted(_)), "{verdict:?}");
+    assert!(is_proved(&decide(&masked(5), &masked(5), 1)));
 }
 
 /// One is added to element [1, 2].
