@@ -77,6 +77,16 @@ fn what_is_no_program_is_refused_with_its_line() {
             "t0 = input \"x\" [3]; t1 = block [1] loop 2 {; s0 = load t0 [-] 0; s1 = running_max s0; s2 = accumulate max s1; s3 = largest(0) s2; store s3 [-]; }; output \"o\" t1",
             "does not suit",
         ),
+        (
+            "t0 = input \"x\" [2, 1]; t1 = input \"y\" [5, 3]; t2 = matmul t0, t1; output \"o\" t2",
+            "does not suit",
+        ),
+        (
+            "t0 = input \"x\" [2, 1, 2]; t1 = input \"y\" [2, 3]; t2 = matmul t0, t1; output \"o\" t2",
+            "does not suit",
+        ),
+        ("t0 = input \"x\" [2, 1]; t1 = broadcast(4, 1) t0; output \"o\" t1", "does not suit"),
+        ("t0 = input \"x\" [2, 1]; t1 = broadcast(4, 3) t0; output \"o\" t1", "does not suit"),
         ("t0 = input \"x\" [0]; output \"o\" t0", "does not suit"),
         // Of so many elements two would have one place modulo 2^64: the first, and the one at [1099511562240, 65536].
         (
