@@ -2,7 +2,8 @@
 //! symbols) and exponentials of atoms, and, as an exponent, a rational combination of atoms.
 
 use crate::exponents::keeps_atoms;
-use crate::program::{Number, Op, Program, Scalar};
+use crate::program::{Op, Program, Scalar};
+use std::ops::Add;
 
 /// Of a polynomial with integer coefficients: the degree in numbers; that in exponentials, of which fractions count too; the logarithm to
 /// base 2 of the sum of the absolute values of coefficients.
@@ -26,65 +27,62 @@ pub const NUMBER: Bounds =
     Bounds { numerator: [1.0, 0.0, 0.0], denominator: [0.0; 3], weight: 0.0, exponent: (1.0, 1) };
 
 /// Applies a function to each part of two polynomials.
-fn zip(a: Polynomial, b: Polynomial, f: impl Fn(f64, f64) -> f64) -> Polynomial {
+fn zip(a: Polynomial, b: Polynomial, f: fn(f64, f64) -> f64) -> Polynomial {
     std::array::from_fn(|at| f(a[at], b[at]))
 }
 
-/// Bounds both.
-fn max(a: Polynomial, b: Polynomial) -> Polynomial {
-    zip(a, b, f64::max)
-}
-
-fn times(a: Polynomial, b: Polynomial) -> Polynomial {
-    zip(a, b, |a, b| a + b)
-}
-
 impl Bounds {
-    fn times(self, other: Bounds) -> Bounds {
+    /// Applies a function to each bound of two values, but for those as exponents.
+    fn zip(self, other: Bounds, exponent: (f64, u128), f: fn(f64, f64) -> f64) -> Bounds {
         Bounds {
-            numerator: times(self.numerator, other.numerator),
-            denominator: times(self.denominator, other.denominator),
-            weight: self.weight + other.weight,
-            exponent: (self.exponent.0 * other.exponent.0, self.exponent.1.saturating_mul(other.exponent.1)),
+            numerator: zip(self.numerator, other.numerator, f),
+            denominator: zip(self.denominator, other.denominator, f),
+            weight: f(self.weight, other.weight),
+            exponent,
         }
+    }
+
+    fn times(self, other: Bounds) -> Bounds {
+        let ((size, denominator), factor) = (self.exponent, other.exponent);
+        self.zip(other, (size * factor.0, denominator.saturating_mul(factor.1)), f64::add)
     }
 
     fn plus(self, other: Bounds) -> Bounds {
         let exponent = (self.exponent.0 + other.exponent.0, common(self.exponent.1, other.exponent.1));
-        Bounds { numerator: self.crossed(other), exponent, ..self.times(other) }
-    }
-
-    /// The sum of so many like it, each with a denominator of its own.
-    fn sum(self, count: f64) -> Bounds {
-        let power = |count: f64| self.denominator.map(|degree| degree * count);
-        let numerator = times(times(self.numerator, power(count - 1.0)), [0.0, 0.0, count.log2()]);
-        Bounds { numerator, denominator: power(count), weight: self.weight * count, ..self }
+        Bounds { numerator: self.crossed(other), ..self.zip(other, exponent, f64::add) }
     }
 
     /// What bounds both.
     pub fn max(self, other: Bounds) -> Bounds {
-        Bounds {
-            numerator: max(self.numerator, other.numerator),
-            denominator: max(self.denominator, other.denominator),
-            weight: self.weight.max(other.weight),
-            exponent: (self.exponent.0.max(other.exponent.0), common(self.exponent.1, other.exponent.1)),
-        }
+        let exponent = (self.exponent.0.max(other.exponent.0), common(self.exponent.1, other.exponent.1));
+        self.zip(other, exponent, f64::max)
+    }
+
+    /// The sum of so many like it, each with a denominator of its own.
+    fn sum(self, count: f64) -> Bounds {
+        let denominator = self.denominator.map(|degree| degree * count);
+        let [numbers, exponentials, height] = zip(self.numerator, denominator, f64::add);
+        let numerator = [numbers, exponentials, height + count.log2()];
+        Bounds { numerator, denominator, weight: self.weight * count, ..self }
     }
 
     /// The sum or difference, as the numerator over a common denominator.
     fn crossed(self, other: Bounds) -> Polynomial {
-        let (a, b) = (times(self.numerator, other.denominator), times(other.numerator, self.denominator));
-        times(max(a, b), [0.0, 0.0, 1.0])
+        let own = zip(self.numerator, other.denominator, f64::add);
+        let [numbers, exponentials, height] =
+            zip(own, zip(other.numerator, self.denominator, f64::add), f64::max);
+        [numbers, exponentials, height + 1.0]
     }
 
     /// The difference, with weights.
     pub fn difference(self, other: Bounds) -> Polynomial {
-        times(self.crossed(other), [self.weight + other.weight, 0.0, 0.0])
+        let [numbers, exponentials, height] = self.crossed(other);
+        [numbers + self.weight + other.weight, exponentials, height]
     }
 }
 
 /// The least common multiple, or the largest number.
-pub fn common(a: u128, b: u128) -> u128 {
+fn common(a: u128, b: u128) -> u128 {
     let (mut divisor, mut rest) = (a, b);
     while rest != 0 {
         (divisor, rest) = (rest, divisor % rest);
@@ -93,22 +91,18 @@ pub fn common(a: u128, b: u128) -> u128 {
 }
 
 /// Bounds for all tensors of a program, and a common denominator of all exponents, for one of the ways to see them.
-pub fn bounds(program: &Program, way: usize) -> (Vec<Bounds>, u128) {
+pub fn bounds(program: &Program, way: usize) -> (Vec<Bounds>, f64) {
     let (mut all, mut denominator): (Vec<Bounds>, u128) = (Vec::new(), 1);
     for (at, node) in program.nodes.iter().enumerate() {
         let args: Vec<Bounds> = node.args.iter().map(|&arg| all[arg]).collect();
         let bounds = match (&node.op, &args[..]) {
-            (Op::Constant(Number::Ratio(num, den)), _) => {
-                let [num, den] = [*num, *den].map(|x| x.unsigned_abs());
+            (&Op::Constant(num, den), _) => {
+                let [num, den] = [num, den].map(|x| x.unsigned_abs());
                 let [numerator, denominator] = [num, den].map(|x| [0.0, 0.0, (x.max(1) as f64).log2()]);
-                Bounds {
-                    numerator,
-                    denominator,
-                    weight: 0.0,
-                    exponent: (num as f64 / den as f64, den.into()),
-                }
+                let exponent = (num as f64 / den as f64, den.into());
+                Bounds { numerator, denominator, exponent, ..NUMBER }
             }
-            (Op::Each(Scalar::Sqrt | Scalar::Erf), _) | (_, []) => NUMBER,
+            (Op::Each(Scalar::Sqrt | Scalar::Erf | Scalar::GeluFactor), _) | (_, []) => NUMBER,
             (Op::Each(Scalar::Add), &[a, b]) => a.plus(b),
             (Op::Each(Scalar::Mul | Scalar::Scale { .. }), &[a, b]) => a.times(b),
             (Op::Each(Scalar::Reciprocal), &[x]) => {
@@ -123,16 +117,16 @@ pub fn bounds(program: &Program, way: usize) -> (Vec<Bounds>, u128) {
                 Bounds { numerator, denominator, ..NUMBER }
             }
             (Op::Reduce(Scalar::Add, dim), _) => {
-                let product = args[1..].iter().fold(args[0], |product, &other| product.times(other));
+                let product = args.iter().copied().reduce(Bounds::times).unwrap_or(NUMBER);
                 product.sum(program.shape(node.args[0])[*dim].len as f64)
             }
             // A symbol, or an element of an operand.
             (Op::Each(Scalar::Max) | Op::Reduce(..), _) => args.iter().fold(NUMBER, |all, &arg| all.max(arg)),
-            _ => args[1..].iter().fold(args[0], |all, &arg| all.max(arg)),
+            _ => args.iter().copied().reduce(Bounds::max).unwrap_or(NUMBER),
         };
-        // What is no combination of other atoms is one.
-        let exponent = if keeps_atoms(program, at, way) { bounds.exponent } else { (1.0, 1) };
-        all.push(Bounds { exponent, ..bounds });
+        // What is no combination of other atoms is one. Infinity times zero would be no number.
+        let (size, denominator) = if keeps_atoms(program, at, way) { bounds.exponent } else { (1.0, 1) };
+        all.push(Bounds { exponent: (size.min(f64::MAX), denominator), ..bounds });
     }
-    (all, denominator)
+    (all, if denominator == u128::MAX { f64::INFINITY } else { denominator as f64 })
 }

@@ -1,45 +1,29 @@
 //! The meaning of a program over any kind of values, element by element.
 
-use crate::program::{Extent, Number, Op, Part, Program, Result, Scalar, is_present, lens, steps};
+use crate::program::{self, Extent, Op, Program, Result, Scalar, is_present, steps};
 use std::sync::Arc;
-
-/// Why there is no value.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Stop {
-    /// A divisor is zero: other inputs may do.
-    Undefined(String),
-    /// No statement is made about programs like this one.
-    Unsupported(String),
-}
-
-impl From<String> for Stop {
-    fn from(reason: String) -> Stop {
-        Stop::Unsupported(reason)
-    }
-}
 
 /// A kind of values.
 pub trait Domain {
     /// An element.
     type Value: Copy;
     /// Says why what came before has no value, if it has none; called often.
-    fn check(&mut self) -> Result<(), Stop> {
+    fn check(&mut self) -> Result<()> {
         Ok(())
     }
-    /// An element of an input: its number, whether it is a mask, position.
-    fn input(&mut self, number: u64, is_mask: bool, at: usize) -> Self::Value;
-    /// A constant.
-    fn constant(&mut self, number: Number) -> Self::Value;
+    /// An element of an input: the tensor, whether it is a mask, position.
+    fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> Self::Value;
+    /// A numerator by a positive denominator.
+    fn constant(&mut self, num: i64, den: i64) -> Self::Value;
     /// A function of numbers.
     fn apply(&mut self, scalar: Scalar, args: &[Self::Value]) -> Self::Value;
-    /// An element of a tensor, of which this is the number.
+    /// An element of a tensor that is computed.
     fn element(&mut self, _tensor: usize, value: Self::Value) -> Self::Value {
         value
     }
 }
 
 /// A tensor: elements, where the first one is, and the distance between neighbours along each dimension.
-#[derive(Clone)]
 struct Strided<V> {
     elements: Elements<V>,
     first: usize,
@@ -49,8 +33,8 @@ struct Strided<V> {
 #[derive(Clone)]
 enum Elements<V> {
     Known(Arc<Vec<V>>),
-    /// Of a large input, made when they are read: the tensor, the input's number, whether it is a mask.
-    Input(usize, u64, bool),
+    /// Of a large input, made when they are read: the tensor, and whether it is a mask.
+    Input(usize, bool),
 }
 
 /// Inputs of more elements are large.
@@ -60,19 +44,15 @@ impl<V: Copy> Strided<V> {
     /// An element.
     #[inline(always)]
     fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
-        self.at(domain, self.place(index))
-    }
-
-    fn place(&self, index: &[usize]) -> usize {
-        self.first + index.iter().zip(&self.steps).map(|(index, step)| index * step).sum::<usize>()
+        self.at(domain, self.first + place(index, &self.steps))
     }
 
     #[inline(always)]
     fn at<D: Domain<Value = V>>(&self, domain: &mut D, place: usize) -> V {
         match self.elements {
             Elements::Known(ref elements) => elements[place],
-            Elements::Input(tensor, number, is_mask) => {
-                let value = domain.input(number, is_mask, place);
+            Elements::Input(tensor, is_mask) => {
+                let value = domain.input(tensor, is_mask, place);
                 domain.element(tensor, value)
             }
         }
@@ -86,7 +66,7 @@ impl<V: Copy> Strided<V> {
         start: &[usize],
         dim: usize,
     ) -> Vec<V> {
-        let (place, mut index) = (self.place(start), start.to_vec());
+        let (place, mut index) = (self.first + place(start, &self.steps), start.to_vec());
         let mut line = Vec::with_capacity(shape[dim].len);
         for at in 0..shape[dim].len {
             index[dim] = at;
@@ -98,12 +78,20 @@ impl<V: Copy> Strided<V> {
     }
 }
 
+fn place(index: &[usize], steps: &[usize]) -> usize {
+    index.iter().zip(steps).map(|(index, step)| index * step).sum()
+}
+
 /// Calls `visit` with the place and the index of every element, in order.
-fn each_index(lens: &[usize], shape: &[Extent], mut visit: impl FnMut(usize, &[usize])) {
+fn each_index(
+    lens: &[usize],
+    shape: &[Extent],
+    mut visit: impl FnMut(usize, &[usize]) -> Result<()>,
+) -> Result<()> {
     let mut index = vec![0; lens.len()];
     for at in 0..lens.iter().product() {
         if is_present(shape, &index) {
-            visit(at, &index);
+            visit(at, &index)?;
         }
         for dim in (0..lens.len()).rev() {
             index[dim] = (index[dim] + 1) % lens[dim];
@@ -112,6 +100,7 @@ fn each_index(lens: &[usize], shape: &[Extent], mut visit: impl FnMut(usize, &[u
             }
         }
     }
+    Ok(())
 }
 
 /// The elements, in order, of tensors that are wanted, of each up to extents that are given for it.
@@ -123,133 +112,123 @@ pub fn evaluate<D: Domain>(
     program: &Program,
     boxes: &[Vec<usize>],
     wanted: &[usize],
-) -> Result<Vec<Vec<D::Value>>, Stop> {
+) -> Result<Vec<Vec<D::Value>>> {
     let mut tensors: Vec<Strided<D::Value>> = Vec::new();
-    let [zero, one] = [0, 1].map(|number| domain.constant(Number::Ratio(number, 1)));
+    let [zero, one] = [0, 1].map(|number| domain.constant(number, 1));
+    // Where each tensor is read last.
+    let mut last = vec![0; program.nodes.len()];
     for (at, node) in program.nodes.iter().enumerate() {
+        node.args.iter().for_each(|&arg| last[arg] = at);
+    }
+    wanted.iter().for_each(|&tensor| last[tensor] = usize::MAX);
+    for (at, (node, lens)) in program.nodes.iter().zip(boxes).enumerate() {
         let args: Vec<&Strided<D::Value>> = node.args.iter().map(|&arg| &tensors[arg]).collect();
-        // The tensor of what a function gives for each index.
-        let built = |domain: &mut D, f: &mut dyn FnMut(&mut D, &[usize]) -> D::Value| {
-            let (mut elements, mut state) = (vec![zero; boxes[at].iter().product()], Ok(()));
-            each_index(&boxes[at], &node.shape, |place, index| {
-                if place.is_multiple_of(256) && state.is_ok() {
-                    state = domain.check();
-                }
-                if state.is_ok() {
-                    elements[place] = f(domain, index);
-                }
-            });
-            let elements = Elements::Known(Arc::new(elements));
-            state.map(|()| Strided { elements, first: 0, steps: steps(&boxes[at]) })
-        };
-        let mut items = Vec::new();
         let tensor = match &node.op {
-            Op::Input { name, is_mask } => {
-                let number = program.inputs().filter(|(other, ..)| *other < name.as_str()).count() as u64;
-                let elements = Elements::Input(at, number, *is_mask);
-                let input = Strided { elements, first: 0, steps: steps(&lens(&node.shape)) };
-                match boxes[at].iter().product() {
-                    0..LARGE => built(domain, &mut |domain, index| input.get(domain, index)),
-                    _ => Ok(input),
+            Op::Input { is_mask, .. } if is_lazy(&node.op, lens) => Strided {
+                elements: Elements::Input(at, *is_mask),
+                first: 0,
+                steps: steps(&program::lens(&node.shape)),
+            },
+            Op::Move(parts) if is_lazy(&node.op, lens) => {
+                let (mut first, mut steps, own) = (args[0].first, vec![0; lens.len()], &args[0].steps);
+                for part in parts {
+                    first += part.start * own[part.to];
+                    steps[part.from] += if lens[part.from] > 1 { part.factor * own[part.to] } else { 0 };
                 }
+                Strided { elements: args[0].elements.clone(), first, steps }
             }
-            Op::Constant(number) => {
-                let value = domain.constant(*number);
-                built(domain, &mut |_, _| value)
-            }
-            Op::Compare { dim, with, offset } => built(domain, &mut |_, index| {
-                let limit = offset + with.map_or(0, |with| index[with] as i128);
-                if index[*dim] as i128 <= limit { one } else { zero }
-            }),
-            Op::Each(scalar) => built(domain, &mut |domain, index| {
-                items.clear();
-                items.extend(args.iter().map(|arg| arg.get(domain, index)));
-                let value = domain.apply(*scalar, &items);
-                domain.element(at, value)
-            }),
-            Op::Reduce(scalar, dim) => {
-                // Of each operand the line that was read last, and where it starts.
-                let mut lines = vec![(Vec::new(), Vec::new()); args.len()];
-                built(domain, &mut |domain, index| {
-                    for ((arg, &id), (start, line)) in args.iter().zip(&node.args).zip(&mut lines) {
-                        let shape = program.shape(id);
-                        let own = index.iter().zip(shape).map(|(&at, extent)| at.min(extent.len - 1));
-                        if start.is_empty() || !own.clone().eq(start.iter().copied()) {
-                            *start = own.collect();
-                            *line = arg.line(domain, shape, start, *dim);
+            op => {
+                let (all, mut elements) =
+                    (steps(&program::lens(&node.shape)), vec![zero; lens.iter().product()]);
+                // What a function is applied to; of each operand the line that was read last, and where it starts.
+                let (mut items, mut lines) = (Vec::new(), vec![(Vec::new(), Vec::new()); args.len()]);
+                each_index(lens, &node.shape, |number, index| {
+                    if number.is_multiple_of(256) {
+                        domain.check()?;
+                    }
+                    let value = match op {
+                        Op::Input { is_mask, .. } => domain.input(at, *is_mask, place(index, &all)),
+                        Op::Constant(num, den) => domain.constant(*num, *den),
+                        Op::Compare { dim, with, offset } => {
+                            let limit = offset + with.map_or(0, |with| index[with] as i128);
+                            if index[*dim] as i128 <= limit { one } else { zero }
                         }
-                    }
-                    items.clone_from(&lines[0].1);
-                    if let [(_, a), (_, b)] = &lines[..] {
-                        let product = |(&a, &b)| domain.apply(Scalar::Mul, &[a, b]);
-                        items.clear();
-                        items.extend(a.iter().zip(b).map(product));
-                    }
-                    let value = domain.apply(*scalar, &items);
-                    domain.element(at, value)
-                })
+                        Op::Each(scalar) => {
+                            items.clear();
+                            items.extend(args.iter().map(|arg| arg.get(domain, index)));
+                            domain.apply(*scalar, &items)
+                        }
+                        Op::Reduce(scalar, dim) => {
+                            for ((arg, &id), (start, line)) in args.iter().zip(&node.args).zip(&mut lines) {
+                                let shape = program.shape(id);
+                                let own = index.iter().zip(shape).map(|(&at, extent)| at.min(extent.len - 1));
+                                if start.is_empty() || !own.clone().eq(start.iter().copied()) {
+                                    *start = own.collect();
+                                    *line = arg.line(domain, shape, start, *dim);
+                                }
+                            }
+                            items.clone_from(&lines[0].1);
+                            if let [(_, a), (_, b)] = &lines[..] {
+                                items.clear();
+                                let both = a.iter().zip(b);
+                                items.extend(both.map(|(&a, &b)| domain.apply(Scalar::Mul, &[a, b])));
+                            }
+                            domain.apply(*scalar, &items)
+                        }
+                        Op::Concat(dim) => {
+                            let (mut from, mut arg) = (index.to_vec(), 0);
+                            while from[*dim] >= program.shape(node.args[arg])[*dim].len {
+                                from[*dim] -= program.shape(node.args[arg])[*dim].len;
+                                arg += 1;
+                            }
+                            args[arg].get(domain, &from)
+                        }
+                        Op::Move(parts) => {
+                            let mut from = vec![0; args[0].steps.len()];
+                            parts.iter().for_each(|part| from[part.to] += part.at(index[part.from]));
+                            args[0].get(domain, &from)
+                        }
+                    };
+                    elements[number] = domain.element(at, value);
+                    Ok(())
+                })?;
+                Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(lens) }
             }
-            Op::Concat(dim) => built(domain, &mut |domain, index| {
-                let (mut from, mut arg) = (index.to_vec(), 0);
-                while from[*dim] >= program.shape(node.args[arg])[*dim].len {
-                    from[*dim] -= program.shape(node.args[arg])[*dim].len;
-                    arg += 1;
-                }
-                args[arg].get(domain, &from)
-            }),
-            Op::Move(parts) if is_view(parts, &boxes[at]) => {
-                let add = |parts: &[Part], what: fn(&Part) -> usize| -> usize {
-                    parts.iter().map(|part| what(part) * args[0].steps[part.dim]).sum()
-                };
-                let first = args[0].first + add(&parts.concat(), |part| part.start);
-                let step = |(parts, len): (&Vec<Part>, &usize)| {
-                    if *len == 1 { 0 } else { add(parts, |part| part.factor) }
-                };
-                let steps = parts.iter().zip(&boxes[at]).map(step).collect();
-                Ok(Strided { elements: args[0].elements.clone(), first, steps })
-            }
-            Op::Move(parts) => built(domain, &mut |domain, index| {
-                let mut from = vec![0; args[0].steps.len()];
-                for (parts, at) in parts.iter().zip(index) {
-                    parts.iter().for_each(|part| from[part.dim] += part.at(*at));
-                }
-                args[0].get(domain, &from)
-            }),
         };
-        tensors.push(tensor?);
+        tensors.push(tensor);
+        for &arg in node.args.iter().filter(|&&arg| last[arg] == at) {
+            tensors[arg].elements = Elements::Known(Arc::default());
+        }
     }
     domain.check()?;
-    let mut values = |tensor: &usize| {
+    let values = |&tensor: &usize| {
         let mut values = Vec::new();
-        let mut add = |_, index: &[usize]| values.push(tensors[*tensor].get(domain, index));
-        each_index(&boxes[*tensor], program.shape(*tensor), &mut add);
-        values
+        each_index(&boxes[tensor], program.shape(tensor), |_, index| {
+            values.push(tensors[tensor].get(domain, index));
+            Ok(())
+        })?;
+        Ok(values)
     };
-    Ok(wanted.iter().map(&mut values).collect())
+    wanted.iter().map(values).collect()
 }
 
-/// True if elements that move keep equal distances, so that nothing has to be copied.
-fn is_view(parts: &[Vec<Part>], lens: &[usize]) -> bool {
-    let mut all = parts.iter().zip(lens);
-    all.all(|(parts, &len)| parts.iter().all(|part| part.divisor == 1 && part.modulus >= len))
+/// True if elements are not held: those of a large input, and those that move and keep equal distances.
+fn is_lazy(op: &Op, lens: &[usize]) -> bool {
+    match op {
+        Op::Input { .. } => lens.iter().product::<usize>() >= LARGE,
+        Op::Move(parts) => parts.iter().all(|part| part.divisor == 1 && part.modulus >= lens[part.from]),
+        _ => false,
+    }
 }
 
 /// What an evaluation takes: elementary operations, and elements that are held.
 pub fn cost(program: &Program, boxes: &[Vec<usize>]) -> [f64; 2] {
-    let (mut work, mut held) = (0.0, 0.0);
-    for (node, lens) in program.nodes.iter().zip(boxes) {
+    let mut cost = [0.0; 2];
+    for (node, lens) in program.nodes.iter().zip(boxes).filter(|(node, lens)| !is_lazy(&node.op, lens)) {
         let count = lens.iter().map(|&len| len as f64).product::<f64>();
         // Elements along the dimension that is reduced.
         let depth = if let Op::Reduce(_, dim) = node.op { boxes[node.args[0]][dim] as f64 } else { 1.0 };
-        let is_held = match &node.op {
-            Op::Input { .. } => count < LARGE as f64,
-            Op::Move(parts) => !is_view(parts, lens),
-            _ => true,
-        };
-        if is_held {
-            work += count * depth;
-            held += count + 3.0 * depth;
-        }
+        cost = [cost[0] + count * depth, cost[1] + count + 3.0 * depth];
     }
-    [work, held]
+    cost
 }

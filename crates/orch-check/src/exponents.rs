@@ -3,7 +3,7 @@
 //! There are three ways to see an exponent: as a sum of values with signs; as a sum of values with constant factors; as it is.
 //! The values are *atoms*. Sums of constants are multiples of one further atom, the number 1. Moved elements are what they were.
 
-use crate::program::{Number, Op, Program, Result, Scalar, ensure};
+use crate::program::{Op, Program, Result, Scalar, ensure};
 use std::collections::BTreeSet;
 
 /// How many ways there are.
@@ -13,10 +13,10 @@ pub const WAYS: usize = 3;
 pub fn keeps_atoms(program: &Program, tensor: usize, way: usize) -> bool {
     let node = &program.nodes[tensor];
     match node.op {
-        Op::Move(_) | Op::Concat(_) | Op::Constant(_) => true,
+        Op::Move(_) | Op::Concat(_) | Op::Constant(..) | Op::Compare { .. } => true,
         Op::Each(Scalar::Add | Scalar::Guard | Scalar::Mask) => way < 2,
         Op::Each(Scalar::Scale { .. }) => {
-            let is_sign = matches!(program.nodes[node.args[1]].op, Op::Constant(Number::Ratio(-1 | 1, 1)));
+            let is_sign = matches!(program.nodes[node.args[1]].op, Op::Constant(-1 | 1, 1));
             way == 1 || way == 0 && is_sign
         }
         _ => false,
@@ -51,43 +51,39 @@ pub fn hashed(program: &Program, is_atom: &[bool]) -> BTreeSet<usize> {
 }
 
 /// What must hold for a program to be defined.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Condition {
-    /// A divisor, or a factor of one, is not zero.
-    Divisor,
-    /// The operand of a root is not negative.
-    Radicand,
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Condition {
+    /// Whether the candidate needs it. What the program needs is sorted before.
+    pub is_candidates: bool,
+    /// The operand of a root is not negative; otherwise a divisor, or a factor of one, is not zero.
+    pub is_root: bool,
+    /// What it is about.
+    pub tensor: usize,
 }
 
-/// The factors of divisors, and the operands of roots.
-pub fn conditions(program: &Program) -> BTreeSet<(Condition, usize)> {
+/// The factors of divisors, and the operands of roots; of the candidate, whose tensors are from a first one on, those of which
+/// neither facts nor conditions for factors show that they hold.
+pub fn conditions(both: &Program, facts: &[u8], first: usize) -> BTreeSet<Condition> {
+    let is_product = |op: &Op| matches!(op, Op::Each(Scalar::Mul | Scalar::Scale { .. }));
     let mut found = BTreeSet::new();
-    for (at, node) in program.nodes.iter().enumerate().rev() {
-        match node.op {
-            Op::Each(Scalar::Reciprocal) => _ = found.insert((Condition::Divisor, node.args[0])),
-            Op::Each(Scalar::Sqrt) => _ = found.insert((Condition::Radicand, node.args[0])),
-            Op::Each(ref scalar) if is_product(*scalar) && found.contains(&(Condition::Divisor, at)) => {
-                found.extend(node.args.iter().map(|&arg| (Condition::Divisor, arg)));
-            }
-            _ => {}
-        }
+    for (at, node) in both.nodes.iter().enumerate().rev() {
+        let divisor = Condition { is_candidates: at >= first, is_root: false, tensor: at };
+        let is_root = match &node.op {
+            Op::Each(Scalar::Sqrt) => true,
+            Op::Each(Scalar::Reciprocal) => false,
+            // What is zero exactly where an operand is.
+            op if is_product(op) && found.contains(&divisor) => false,
+            _ => continue,
+        };
+        found.extend(node.args.iter().map(|&tensor| Condition { is_root, tensor, ..divisor }));
     }
+    let holds = |condition: &Condition| match (&both.nodes[condition.tensor].op, facts[condition.tensor]) {
+        (_, facts) if condition.is_root => facts & (NONNEGATIVE | FINITE) == NONNEGATIVE | FINITE,
+        (Op::Constant(num, _), _) => *num != 0,
+        (op, facts) => is_product(op) || facts & POSITIVE != 0,
+    };
+    found.retain(|condition| !condition.is_candidates || !holds(condition));
     found
-}
-
-/// True of what is zero exactly where an operand is.
-fn is_product(scalar: Scalar) -> bool {
-    matches!(scalar, Scalar::Mul | Scalar::Scale { .. })
-}
-
-/// True if facts, or conditions for factors, show that a condition holds.
-pub fn holds(program: &Program, facts: &[u8], (condition, at): (Condition, usize)) -> bool {
-    match (condition, &program.nodes[at].op) {
-        (Condition::Divisor, Op::Constant(Number::Ratio(num, _))) => *num != 0,
-        (Condition::Divisor, Op::Each(scalar)) if is_product(*scalar) => true,
-        (Condition::Divisor, _) => facts[at] & POSITIVE != 0,
-        (Condition::Radicand, _) => facts[at] & (NONNEGATIVE | FINITE) == NONNEGATIVE | FINITE,
-    }
 }
 
 /// Of all elements of a tensor, for all inputs: they are zeros and ones.
@@ -118,8 +114,8 @@ pub fn facts(program: &Program) -> Result<Vec<u8>> {
         let is_product = node.args.len() == 2 && matches!(node.op, Op::Reduce(..));
         known.push(match &node.op {
             Op::Input { is_mask: true, .. } | Op::Compare { .. } => MASK | FINITE | NONNEGATIVE | MASKED_SUM,
-            Op::Input { .. } | Op::Constant(Number::GeluFactor) => FINITE,
-            Op::Constant(Number::Ratio(num, _)) => {
+            Op::Input { .. } | Op::Each(Scalar::GeluFactor) => FINITE,
+            Op::Constant(num, _) => {
                 FINITE | when(*num >= 0, NONNEGATIVE) | when(*num > 0, POSITIVE | MASKED_SUM)
             }
             Op::Each(Scalar::Exp) => FINITE | NONNEGATIVE | MASKED_SUM | when(all & FINITE != 0, POSITIVE),
@@ -182,6 +178,7 @@ mod tests {
             ("t2 = exp t0; t3 = mul t2, t1", [YES, YES, NO, YES]),
             ("t2 = exp t0; t3 = mul t2, t0", [YES, NO, NO, NO]),
             ("t2 = exp t0; t3 = transpose(1, 0) t2; t4 = matmul t2, t3", [YES, YES, YES, YES]),
+            ("t2 = exp t0; t3 = square t0; t4 = transpose(1, 0) t3; t5 = matmul t2, t4", [YES, YES, NO, NO]),
             ("t2 = square t0; t3 = offset(1/9) t2", [YES, YES, YES, NO]),
             ("t2 = square t0; t3 = offset(0) t2", [YES, YES, NO, NO]),
             ("t2 = square t0; t3 = offset(-1/9) t2", [YES, NO, NO, NO]),

@@ -41,19 +41,18 @@ fn run(options: &Options) -> Result<ExitCode, String> {
     let [program, candidate] =
         both.map_err(|problem| format!("error: {}: {problem}", options.file.display()))?;
     let verdict = check(&program, &candidate, seed, MAX_TIME);
-    let (name, code) = verdict.name();
     if options.json {
-        let details = match &verdict {
-            Verdict::Proved(proof) => serde_json::json!(proof),
-            Verdict::Refuted(witness) => serde_json::json!(witness),
-            Verdict::CannotSay(reason) => serde_json::json!({ "reason": reason }),
-        };
-        let answer = serde_json::json!({ "verdict": name, "seed": seed.to_string(), "details": details });
+        let mut answer = serde_json::json!(verdict);
+        answer["seed"] = seed.to_string().into();
         println!("{answer:#}");
     } else {
-        println!("{verdict}\nseed: {seed}");
+        println!("{verdict}seed: {seed}");
     }
-    Ok(ExitCode::from(code))
+    Ok(match verdict {
+        Verdict::Proved(_) => ExitCode::SUCCESS,
+        Verdict::Refuted(_) => ExitCode::from(1),
+        Verdict::CannotSay(_) => ExitCode::from(2),
+    })
 }
 
 /// The program and the candidate of a certificate (JSON), or of a text with one after the other.

@@ -3,7 +3,10 @@
 //! There are seven operators. What moves elements, from a transpose to the cut of a tensor in tiles, is one of them, [`Op::Move`], and a
 //! matrix product is a sum of products of two tensors that were moved. A kernel has no form of its own: what its blocks and iterations compute
 //! is one tensor each, whose first dimensions are the axes of the grid and the loop. [`Program::split`] loads, [`Program::merge`] stores,
-//! and all between are operators on these tensors.
+//! and all between are operators on these tensors. What an operator does to shapes it does to the indices of [`crate::alike`] as well.
+
+use crate::alike::{Index, Indices, KEPT, REFUSED};
+use std::collections::BTreeMap;
 
 /// A value, or what is wrong with a text or a pair of programs.
 pub type Result<T, E = String> = std::result::Result<T, E>;
@@ -13,20 +16,11 @@ macro_rules! ensure {
     ($holds:expr, $($problem:tt)*) => {
         match $holds {
             true => {}
-            false => return Err(format!($($problem)*).into()),
+            false => return Err(format!($($problem)*)),
         }
     };
 }
 pub(crate) use ensure;
-
-/// A constant.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Number {
-    /// A numerator and a positive denominator.
-    Ratio(i64, i64),
-    /// `2 sqrt(2 / pi)`
-    GeluFactor,
-}
 
 /// A function of numbers. In texts it has its name in small letters.
 #[derive(Clone, Copy, PartialEq, Debug, serde::Deserialize)]
@@ -40,6 +34,8 @@ pub enum Scalar {
     Reciprocal,
     /// Zero for minus infinity.
     Guard,
+    /// `2 sqrt(2 / pi)`, whatever it is applied to.
+    GeluFactor,
     /// Of any count.
     Add,
     Mul,
@@ -59,8 +55,8 @@ pub enum Scalar {
 pub enum Op {
     /// A tensor that is given; the elements of a mask are zeros and ones.
     Input { name: String, is_mask: bool },
-    /// One element.
-    Constant(Number),
+    /// One element: a numerator and a positive denominator.
+    Constant(i64, i64),
     /// One where the index along a dimension is at most an offset, plus the index along another dimension if one is named; else zero.
     Compare { dim: usize, with: Option<usize>, offset: i128 },
     /// A function of elements, where extents of 1 are repeated.
@@ -69,15 +65,17 @@ pub enum Op {
     Reduce(Scalar, usize),
     /// Operands side by side along a dimension.
     Concat(usize),
-    /// Elements at other places: what the index along each dimension of the result adds to indices of the operand.
-    Move(Vec<Vec<Part>>),
+    /// Elements at other places: what indices of the result add to indices of the operand.
+    Move(Vec<Part>),
 }
 
-/// `start + index / divisor % modulus * factor` is added to the index along a dimension of the operand.
+/// `start + index / divisor % modulus * factor`, of the index along dimension `from` of the result, is added to that along dimension `to`
+/// of the operand.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub struct Part {
-    pub dim: usize,
+    pub from: usize,
+    pub to: usize,
     pub start: usize,
     pub divisor: usize,
     pub modulus: usize,
@@ -86,8 +84,13 @@ pub struct Part {
 
 impl Part {
     /// The index itself.
-    pub fn of(dim: usize) -> Part {
-        Part { dim, start: 0, divisor: 1, modulus: usize::MAX, factor: 1 }
+    pub fn of(from: usize, to: usize) -> Part {
+        Part { from, to, start: 0, divisor: 1, modulus: usize::MAX, factor: 1 }
+    }
+
+    /// Each of so many indices itself.
+    fn all(rank: usize) -> Vec<Part> {
+        (0..rank).map(|dim| Part::of(dim, dim)).collect()
     }
 
     /// What is added for an index.
@@ -96,13 +99,15 @@ impl Part {
     }
 }
 
-/// A dimension of a tensor: elements along it; and how some are absent, if parts are not of one size.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// A dimension of a tensor.
+#[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// Elements along it.
     pub len: usize,
-    /// Set if some are absent.
+    /// Set if some are absent, because parts are not of one size.
     pub ragged: Option<Ragged>,
+    /// What it counts.
+    pub index: Index,
 }
 
 /// Parts of an extent: all have the same size, but for what is left at the end. An axis of a grid or a loop that has no part in it cuts
@@ -118,18 +123,28 @@ pub struct Ragged {
 }
 
 /// One element.
-const ONE: Extent = Extent { len: 1, ragged: None };
+pub const ONE: Extent = Extent { len: 1, ragged: None, index: None };
 
 impl Extent {
+    /// All are there.
+    pub fn new(len: usize, index: Index) -> Extent {
+        Extent { len, ragged: None, index: index.filter(|_| len > 1) }
+    }
+
+    /// How many elements are computed, of an index that is treated alike.
+    pub fn kept(&self) -> usize {
+        self.index.map_or(self.len, |(_, unit)| self.len.min(KEPT.div_ceil(unit)))
+    }
+
+    /// Of how many elements it is, and which.
+    pub fn size(&self) -> (usize, Option<Ragged>) {
+        (self.len, self.ragged)
+    }
+
     fn depends_on(&self, dim: usize) -> bool {
         let is_cut = |&(parts, at): &(usize, usize)| parts > 1 && at == dim;
         self.ragged.is_some_and(|ragged| [ragged.blocks, ragged.iterations].iter().any(is_cut))
     }
-}
-
-/// A shape without absent elements.
-pub fn extents(lens: &[usize]) -> Vec<Extent> {
-    lens.iter().map(|&len| Extent { len, ragged: None }).collect()
 }
 
 /// The extents of a shape.
@@ -179,8 +194,10 @@ pub struct Node {
 pub struct Program {
     /// Tensors, operands before what is computed of them.
     pub nodes: Vec<Node>,
-    /// Names and tensors of the results.
-    pub outputs: Vec<(String, usize)>,
+    /// The results by name.
+    pub outputs: BTreeMap<String, usize>,
+    /// The indices of all dimensions.
+    pub indices: Indices,
 }
 
 /// The most tensors of a program.
@@ -191,7 +208,8 @@ const MAX_RANK: usize = 13;
 impl Program {
     /// Adds a tensor, if it has a shape.
     pub fn push(&mut self, op: Op, args: &[usize], shape: Option<Vec<Extent>>) -> Result<usize> {
-        let shape = shape.filter(|shape| shape.iter().all(|extent| extent.len > 0)).ok_or_else(|| {
+        let count = |shape: &[Extent]| shape.iter().try_fold(1usize, |all, own| all.checked_mul(own.len));
+        let shape = shape.filter(|shape| count(shape).is_some_and(|count| count > 0)).ok_or_else(|| {
             let shapes: Vec<Vec<usize>> = args.iter().map(|&arg| lens(self.shape(arg))).collect();
             format!("an operator does not suit operands of {shapes:?}")
         })?;
@@ -213,73 +231,119 @@ impl Program {
         extent.map(|extent| extent.len)
     }
 
-    /// The inputs: name, whether it is a mask, extents.
-    pub fn inputs(&self) -> impl Iterator<Item = (&str, bool, Vec<usize>)> {
-        self.nodes.iter().filter_map(|node| match &node.op {
-            Op::Input { name, is_mask } => Some((name.as_str(), *is_mask, lens(&node.shape))),
-            _ => None,
-        })
-    }
-
-    /// The shape of what is computed of operands element by element, but for a dimension that gets another extent.
-    fn together(&self, args: &[usize], other: Option<(usize, Extent)>) -> Option<Vec<Extent>> {
-        let rank = self.shape(*args.first()?).len();
-        let extent = |dim: usize| match other {
-            Some((changed, extent)) if changed == dim => Some(extent),
-            _ => args.iter().map(|&arg| self.shape(arg)[dim]).try_fold(ONE, |extent, own| match extent {
-                ONE => Some(own),
-                _ => (own == ONE || own == extent).then_some(extent),
-            }),
-        };
-        let is_rank = args.iter().all(|&arg| self.shape(arg).len() == rank);
-        let has_dim = other.is_none_or(|(dim, _)| dim < rank);
-        if is_rank && has_dim { (0..rank).map(extent).collect() } else { None }
-    }
-
-    /// The program with masks that are given in place of those that are formulas. What holds for all masks holds for these.
-    pub fn with_given_masks(&self) -> Program {
-        let mut program = self.clone();
-        for node in program.nodes.iter_mut().filter(|node| matches!(node.op, Op::Compare { .. })) {
-            // No name in a text has a quotation mark in it.
-            let name = format!("\"{:?} {:?}", node.op, lens(&node.shape));
-            node.op = Op::Input { name, is_mask: true };
+    /// Adds the tensors of another program, and gives its outputs. Inputs of one name, kind and shape are one. Masks that are
+    /// formulas become inputs if `are_masks_given`: what holds for all masks holds for these.
+    pub fn append(
+        &mut self,
+        other: &Program,
+        inputs: &mut BTreeMap<String, usize>,
+        are_masks_given: bool,
+    ) -> BTreeMap<String, usize> {
+        let (offset, mut numbers) = (self.indices.append(&other.indices), Vec::new());
+        for node in &other.nodes {
+            let mut node = node.clone();
+            node.args.iter_mut().for_each(|arg| *arg = numbers[*arg]);
+            let indices = node.shape.iter_mut().filter_map(|extent| extent.index.as_mut());
+            indices.for_each(|(class, _)| *class += offset);
+            match node.op {
+                // No name in a text has a quotation mark in it.
+                Op::Compare { .. } if are_masks_given => {
+                    node.op = Op::Input { name: format!("\"{:?}", node.op), is_mask: true };
+                }
+                Op::Compare { dim, with, .. } => {
+                    for dim in [dim, with.unwrap_or(dim)] {
+                        self.indices.refuse(node.shape[dim].index);
+                    }
+                }
+                _ => {}
+            }
+            let mut number = self.nodes.len();
+            if let Op::Input { .. } = node.op {
+                number = *inputs.entry(format!("{:?} {:?}", node.op, lens(&node.shape))).or_insert(number);
+            }
+            numbers.push(number);
+            match number == self.nodes.len() {
+                true => self.nodes.push(node),
+                false => self.join(number, &node.shape),
+            }
         }
-        program
+        other.outputs.iter().map(|(name, tensor)| (name.clone(), numbers[*tensor])).collect()
+    }
+
+    /// Joins the indices of a tensor with those of another one of its shape.
+    pub fn join(&mut self, tensor: usize, shape: &[Extent]) {
+        for (own, other) in self.nodes[tensor].shape.iter().zip(shape) {
+            self.indices.join(own.index, other.index);
+        }
+    }
+
+    /// Adds what is computed of operands element by element, but for a dimension that gets another extent.
+    fn together(&mut self, op: Op, args: &[usize], other: Option<(usize, Extent)>) -> Result<usize> {
+        let mut shape = vec![ONE; args.first().map_or(0, |&arg| self.shape(arg).len())];
+        let mut fits = !args.is_empty() && other.is_none_or(|(dim, _)| dim < shape.len());
+        for &arg in args {
+            fits &= self.shape(arg).len() == shape.len();
+            for (dim, (all, own)) in shape.iter_mut().zip(&self.nodes[arg].shape).enumerate() {
+                if let Some((_, extent)) = other.filter(|(changed, _)| *changed == dim) {
+                    self.indices.refuse(own.index);
+                    *all = extent;
+                } else {
+                    fits &= [all.size(), own.size()].contains(&ONE.size()) || all.size() == own.size();
+                    let index = self.indices.join(all.index, own.index);
+                    *all = Extent { index, ..if all.size() == ONE.size() { *own } else { *all } };
+                }
+            }
+        }
+        self.push(op, args, Some(shape).filter(|_| fits))
+    }
+
+    /// [`Op::Input`] or [`Op::Compare`], with indices that no other tensor has.
+    pub fn given(&mut self, op: Op, lens: &[usize]) -> Result<usize> {
+        let shape = lens.iter().map(|&len| self.indices.extent(len)).collect();
+        self.push(op, &[], Some(shape))
     }
 
     /// [`Op::Constant`], with extents of 1 for all dimensions of another tensor.
-    pub fn constant(&mut self, number: Number, like: usize) -> Result<usize> {
+    pub fn constant(&mut self, (num, den): (i64, i64), like: usize) -> Result<usize> {
         let shape = vec![ONE; self.shape(like).len()];
-        self.push(Op::Constant(number), &[], Some(shape))
+        self.push(Op::Constant(num, den), &[], Some(shape))
     }
 
     /// [`Op::Each`]
     pub fn each(&mut self, scalar: Scalar, args: &[usize]) -> Result<usize> {
-        let is_unary =
-            matches!(scalar, Scalar::Exp | Scalar::Sqrt | Scalar::Erf | Scalar::Reciprocal | Scalar::Guard);
-        let shape = self.together(args, None).filter(|_| args.len() == if is_unary { 1 } else { 2 });
-        self.push(Op::Each(scalar), args, shape)
+        let is_binary = matches!(scalar, Scalar::Add | Scalar::Mul | Scalar::Max | Scalar::Mask);
+        ensure!(args.len() == if is_binary { 2 } else { 1 }, "{scalar:?} of {} operands", args.len());
+        let scalar = match (scalar, &self.nodes[args[args.len() - 1]].op) {
+            (Scalar::Mul, Op::Constant(num, _)) => Scalar::Scale { is_positive: *num > 0 },
+            _ => scalar,
+        };
+        self.together(Op::Each(scalar), args, None)
     }
 
     /// [`Op::Reduce`]
     pub fn reduce(&mut self, scalar: Scalar, dim: usize, args: &[usize]) -> Result<usize> {
-        let shape = self.together(args, Some((dim, ONE)));
-        let shape = shape.filter(|shape| !shape.iter().any(|extent| extent.depends_on(dim)));
-        self.push(Op::Reduce(scalar, dim), args, shape)
+        let mut extents = args.iter().flat_map(|&arg| self.shape(arg));
+        ensure!(
+            !extents.any(|extent| extent.depends_on(dim)),
+            "a sum along it does not suit parts that are uneven"
+        );
+        self.together(Op::Reduce(scalar, dim), args, Some((dim, ONE)))
     }
 
     /// [`Op::Concat`]
     pub fn concat(&mut self, dim: usize, args: &[usize]) -> Result<usize> {
         let total = args.iter().try_fold(0usize, |sum, &arg| sum.checked_add(self.extent(arg, dim)?));
-        let shape = total.and_then(|len| self.together(args, Some((dim, Extent { len, ragged: None }))));
-        self.push(Op::Concat(dim), args, shape)
+        let extent = Extent::new(total.unwrap_or(0), REFUSED);
+        self.together(Op::Concat(dim), args, Some((dim, extent)))
     }
 
     /// `[.., m, k] x [.., k, n] -> [.., m, n]`
     pub fn matmul(&mut self, args: &[usize]) -> Result<usize> {
         let shapes: Vec<&[Extent]> = args.iter().map(|&arg| self.shape(arg)).collect();
         let batch = match shapes[..] {
-            [[lhs @ .., _, k], [rhs @ .., rows, _]] if lhs.len() == rhs.len() && k == rows => lhs.len(),
+            [[lhs @ .., _, k], [rhs @ .., rows, _]] if lhs.len() == rhs.len() && k.size() == rows.size() => {
+                lhs.len()
+            }
             _ => return Err("a matrix product does not suit its operands".into()),
         };
         let with = |last: &[Option<usize>]| [&(0..batch).map(Some).collect::<Vec<_>>(), last].concat();
@@ -290,115 +354,112 @@ impl Program {
         self.select(sum, &with(&[Some(batch + 1), Some(batch)]))
     }
 
-    /// [`Op::Move`]: for each dimension of the result its extent and what it adds.
-    fn moved(&mut self, x: usize, dims: Option<Vec<(Extent, Vec<Part>)>>) -> Result<usize> {
-        let (shape, parts) = dims.map(|dims| dims.into_iter().unzip()).unzip();
-        self.push(Op::Move(parts.unwrap_or_default()), &[x], shape)
-    }
-
     /// Dimensions of a tensor in an order, with new ones of extent 1; what is left out has extent 1.
     pub fn select(&mut self, x: usize, dims: &[Option<usize>]) -> Result<usize> {
-        let own = self.shape(x);
-        let is_once = |dim: usize| match dims.iter().filter(|taken| **taken == Some(dim)).count() {
-            0 => own[dim].len == 1,
-            count => count == 1,
-        };
-        let selected = |dim: &Option<usize>| match *dim {
-            Some(dim) => own.get(dim).map(|&extent| (extent, vec![Part::of(dim)])),
-            None => Some((ONE, Vec::new())),
-        };
-        let all = if (0..own.len()).all(is_once) { dims.iter().map(selected).collect() } else { None };
-        self.moved(x, all)
+        let shape = dims.iter().map(|dim| dim.map_or(ONE, |dim| self.shape(x)[dim])).collect();
+        let parts = dims.iter().enumerate().filter_map(|(at, dim)| Some(Part::of(at, (*dim)?)));
+        self.push(Op::Move(parts.collect()), &[x], Some(shape))
     }
 
     /// Repeats extents of 1.
     pub fn broadcast(&mut self, x: usize, lens: &[usize]) -> Result<usize> {
-        let repeated = |(dim, &extent): (usize, &Extent)| match lens[dim] {
-            len if len == extent.len => Some((extent, vec![Part::of(dim)])),
-            len => (extent.len == 1).then_some((Extent { len, ragged: None }, Vec::new())),
-        };
-        let own = self.shape(x).iter().enumerate();
-        let all = if own.len() == lens.len() { own.map(repeated).collect() } else { None };
-        self.moved(x, all)
+        let mut shape = self.shape(x).to_vec();
+        let mut fits = shape.len() == lens.len();
+        for (extent, &len) in shape.iter_mut().zip(lens).filter(|(extent, len)| extent.len != **len) {
+            fits &= extent.len == 1;
+            *extent = self.indices.extent(len);
+        }
+        self.push(Op::Move(Part::all(shape.len())), &[x], Some(shape).filter(|_| fits))
     }
 
     /// Elements along a dimension at other places: how many, and where.
     fn along(&mut self, x: usize, dim: usize, f: impl Fn(usize) -> Option<(usize, Part)>) -> Result<usize> {
-        let all = self.extent(x, dim).and_then(f).map(|(len, part)| {
-            let mut all: Vec<_> =
-                self.shape(x).iter().copied().zip((0..).map(|at| vec![Part::of(at)])).collect();
-            all[dim] = (Extent { len, ragged: None }, vec![part]);
-            all
-        });
-        self.moved(x, all)
+        let (mut shape, found) = (self.shape(x).to_vec(), self.extent(x, dim).and_then(f));
+        let mut parts = Part::all(shape.len());
+        if let Some((len, part)) = found.filter(|(len, part)| (*len, *part) != (shape[dim].len, parts[dim])) {
+            self.indices.refuse(shape[dim].index);
+            (shape[dim], parts[dim]) = (Extent::new(len, REFUSED), part);
+        }
+        self.push(Op::Move(parts), &[x], Some(shape).filter(|_| found.is_some()))
     }
 
     /// Elements from a first one on.
     pub fn slice(&mut self, x: usize, dim: usize, (start, len): (usize, usize)) -> Result<usize> {
-        let part = Part { start, ..Part::of(dim) };
+        let part = Part { start, ..Part::of(dim, dim) };
         self.along(x, dim, |own| (start.checked_add(len)? <= own).then_some((len, part)))
     }
 
     /// Each element so many times.
     pub fn repeat(&mut self, x: usize, dim: usize, times: usize) -> Result<usize> {
-        self.along(x, dim, |own| {
-            Some((own.checked_mul(times)?, Part { divisor: times.max(1), ..Part::of(dim) }))
-        })
+        let part = Part { divisor: times.max(1), ..Part::of(dim, dim) };
+        self.along(x, dim, |own| Some((own.checked_mul(times)?, part)))
     }
 
     /// Another shape, of the same elements in row-major order.
     pub fn reshape(&mut self, x: usize, shape: &[usize]) -> Result<usize> {
-        let count = |lens: &[usize]| lens.iter().try_fold(1usize, |product, &len| product.checked_mul(len));
         let own = lens(self.shape(x));
+        let indices = self.nodes[x].shape.iter().map(|extent| extent.index);
+        indices.for_each(|index| _ = self.indices.refuse(index));
+        let total = own.iter().product::<usize>();
         let digits = own.iter().zip(steps(&own)).enumerate();
         let digit = |(dim, (&modulus, step)): (usize, (&usize, usize))| Part {
             divisor: step.max(1),
             modulus,
-            ..Part::of(dim)
+            ..Part::of(0, dim)
         };
-        let digits = digits.map(digit).collect();
-        let total = count(&own).filter(|&total| count(shape) == Some(total));
-        let flat = self.moved(x, total.map(|len| vec![(Extent { len, ragged: None }, digits)]))?;
-        let parts = steps(shape).into_iter().map(|factor| vec![Part { factor, ..Part::of(0) }]);
-        self.moved(flat, Some(extents(shape).into_iter().zip(parts).collect()))
+        let flat = vec![Extent::new(total, REFUSED)];
+        let flat = self.push(Op::Move(digits.map(digit).collect()), &[x], Some(flat))?;
+        let parts = steps(shape).into_iter().enumerate();
+        let parts = parts.map(|(dim, factor)| Part { factor, ..Part::of(dim, 0) }).collect();
+        let is_total = shape.iter().try_fold(1usize, |all, &len| all.checked_mul(len)) == Some(total);
+        let shape = shape.iter().map(|&len| Extent::new(len, REFUSED)).collect();
+        self.push(Op::Move(parts), &[flat], Some(shape).filter(|_| is_total))
     }
 
     /// Cuts a tensor in parts for the blocks and iterations of a kernel, which become its first dimensions.
     pub fn split(&mut self, x: usize, grid: &Grid, along: Option<usize>, count: usize) -> Result<usize> {
-        let mut all = vec![(ONE, Vec::new()); grid.len() + 1];
-        for (dim, extent) in self.shape(x).iter().enumerate() {
+        let (mut shape, mut parts) = (vec![ONE; grid.len() + 1], Vec::new());
+        for (dim, extent) in self.nodes[x].shape.iter().enumerate() {
             let blocks = blocks(grid, dim);
             let iterations = (if along == Some(dim) { count } else { 1 }, grid.len());
             let size = extent.len.div_ceil(blocks.0);
             let len = size.div_ceil(iterations.0);
-            for ((len, at), factor) in [(blocks, size), (iterations, len)] {
-                if len > 1 {
-                    all[at] = (Extent { len, ragged: None }, vec![Part { factor, ..Part::of(dim) }]);
-                }
+            // The number of a part and the place in it are digits of the index where parts of parts are even.
+            let are_digits = blocks.0 == 1 || size == len * iterations.0;
+            let index = if are_digits { extent.index } else { self.indices.refuse(extent.index) };
+            for ((len, at), factor) in
+                [(blocks, size), (iterations, len)].into_iter().filter(|cut| cut.0.0 > 1)
+            {
+                let index = index.map(|(class, unit)| (class, unit.saturating_mul(factor)));
+                shape[at] = Extent::new(len, index);
+                parts.push(Part { factor, ..Part::of(at, dim) });
             }
             let is_even = extent.len.is_multiple_of(blocks.0) && size.is_multiple_of(iterations.0);
             let ragged = (!is_even).then_some(Ragged { of: extent.len, blocks, iterations });
-            all.push((Extent { len, ragged }, vec![Part::of(dim)]));
+            parts.push(Part::of(shape.len(), dim));
+            shape.push(Extent { ragged, ..Extent::new(len, index) });
         }
-        self.moved(x, Some(all))
+        self.push(Op::Move(parts), &[x], Some(shape))
     }
 
     /// Puts together what blocks made.
     pub fn merge(&mut self, x: usize, grid: &Grid) -> Result<usize> {
-        let whole = |(dim, extent): (usize, &Extent)| {
-            let (count, axis) = blocks(grid, dim);
+        let (mut shape, mut parts, own) = (Vec::new(), Vec::new(), &self.nodes[x].shape);
+        for (dim, extent) in own[grid.len() + 1..].iter().enumerate() {
+            let ((count, axis), place) = (blocks(grid, dim), Part::of(dim, grid.len() + 1 + dim));
             let len = match extent.ragged {
-                None => extent.len.checked_mul(count)?,
-                Some(of) if count > 1 && of.blocks == (count, axis) && of.iterations.0 == 1 => of.of,
-                Some(_) => return None,
+                None => extent.len.checked_mul(count),
+                Some(of) if count > 1 && of.blocks == (count, axis) && of.iterations.0 == 1 => Some(of.of),
+                Some(_) => None,
             };
-            let place = Part::of(grid.len() + 1 + dim);
-            let digits =
-                [Part { divisor: extent.len, ..Part::of(axis) }, Part { modulus: extent.len, ..place }];
-            let parts = if count > 1 { digits.to_vec() } else { vec![place] };
-            Some((Extent { len, ragged: None }, parts))
-        };
-        let all = self.shape(x)[grid.len() + 1..].iter().enumerate().map(whole).collect();
-        self.moved(x, all)
+            let mut index = extent.index;
+            if count > 1 {
+                index = self.indices.whole(own[axis].index, extent);
+                parts.push(Part { divisor: extent.len, ..Part::of(dim, axis) });
+            }
+            parts.push(Part { modulus: if count > 1 { extent.len } else { usize::MAX }, ..place });
+            shape.push(len.map(|len| Extent::new(len, index)));
+        }
+        self.push(Op::Move(parts), &[x], shape.into_iter().collect())
     }
 }

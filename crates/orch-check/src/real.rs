@@ -2,7 +2,7 @@
 
 use crate::eval::Domain;
 use crate::field::Key;
-use crate::program::{Number, Scalar};
+use crate::program::Scalar;
 use libm::erf;
 
 /// Computes with floating-point numbers at random inputs: shows that programs differ, never that they agree.
@@ -16,8 +16,8 @@ pub struct Floats {
 impl Domain for Floats {
     type Value = f64;
 
-    fn input(&mut self, number: u64, is_mask: bool, at: usize) -> f64 {
-        let bits = |at: usize| self.key.pair(at as u64, number).0;
+    fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> f64 {
+        let bits = |at: usize| self.key.pair(at as u64, tensor as u64).0;
         if is_mask {
             (bits(at >> self.run) >> 63) as f64
         } else {
@@ -25,11 +25,8 @@ impl Domain for Floats {
         }
     }
 
-    fn constant(&mut self, number: Number) -> f64 {
-        match number {
-            Number::Ratio(num, den) => num as f64 / den as f64,
-            Number::GeluFactor => 2.0 * (2.0 / std::f64::consts::PI).sqrt(),
-        }
+    fn constant(&mut self, num: i64, den: i64) -> f64 {
+        num as f64 / den as f64
     }
 
     fn apply(&mut self, scalar: Scalar, args: &[f64]) -> f64 {
@@ -42,6 +39,7 @@ impl Domain for Floats {
             (Scalar::Sqrt, &[x]) => x.sqrt(),
             (Scalar::Erf, &[x]) => erf(x),
             (Scalar::Reciprocal, &[x]) => 1.0 / x,
+            (Scalar::GeluFactor, _) => 2.0 * (2.0 / std::f64::consts::PI).sqrt(),
             (Scalar::Guard, &[f64::NEG_INFINITY]) => 0.0,
             _ => args[0],
         }

@@ -5,9 +5,9 @@
 //! independent, and those of sums of atoms are products. A masked element is a number with a weight, zero for minus
 //! infinity; its exponential is the weight times the power.
 
-use crate::eval::{Domain, Stop};
+use crate::eval::Domain;
 use crate::field::{Field, Key, primes};
-use crate::program::{Number, Result, Scalar};
+use crate::program::{Result, Scalar, ensure};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,7 +42,7 @@ pub struct Residues {
     sets: HashMap<u64, Arc<[u64]>>,
     members: usize,
     deadline: Instant,
-    stop: Option<Stop>,
+    stop: Option<String>,
 }
 
 /// The most members of sets of which largest elements are taken.
@@ -50,16 +50,14 @@ const MAX_MEMBERS: usize = 1 << 24;
 
 impl Residues {
     /// The round of a key, which ends at a deadline.
-    pub fn new(key: Key, deadline: Instant) -> Residues {
+    pub fn new(key: Key, is_atom: Vec<bool>, deadline: Instant) -> Residues {
         let (p, q) = primes(key.derived(0));
         let (p, q) = (Field::new(p), Field::new(q));
         let hashes = key.derived(2);
-        let square = |trial: u64| {
-            let root = below(hashes.pair(trial, 1).0, p);
-            p.mul(root, root)
-        };
-        let base = (0..).map(square).find(|&square| square != 0 && square != p.one).unwrap_or(p.one);
-        let (inputs, (is_atom, assumes_left, sets, members, stop)) = (key.derived(1), Default::default());
+        // The square of any number: it has the order q unless that is 0, 1 or -1.
+        let root = below(hashes.pair(0, 1).0, p);
+        let base = p.mul(root, root);
+        let (inputs, (assumes_left, sets, members, stop)) = (key.derived(1), Default::default());
         Residues { p, q, base, is_atom, assumes_left, inputs, hashes, sets, members, deadline, stop }
     }
 
@@ -72,18 +70,9 @@ impl Residues {
         self.number(below(self.hashes.pair(x, salt).0, self.p), 0)
     }
 
-    fn stop(&mut self, stop: Stop) -> Residue {
-        self.stop.get_or_insert(stop);
+    fn stop(&mut self, reason: &str) -> Residue {
+        self.stop.get_or_insert_with(|| reason.to_owned());
         self.number(0, 0)
-    }
-
-    #[inline(always)]
-    fn sum(&self, args: &[Residue]) -> Residue {
-        args.iter().fold(self.number(0, 0), |a, b| Residue {
-            p: self.p.add(a.p, b.p),
-            q: self.q.add(a.q, b.q),
-            weight: if b.weight == self.p.one { a.weight } else { self.both(a.weight, b.weight) },
-        })
     }
 
     /// The weight of what two weights leave, which are zeros and ones for the inputs that matter.
@@ -93,12 +82,19 @@ impl Residues {
 
     /// The largest: of more than one a hash of the set, whose members are numbers, with weights where they are masked.
     fn largest(&mut self, items: &[Residue]) -> Residue {
+        if Instant::now() > self.deadline {
+            return self.stop("more than the time that there is");
+        }
+        let (one, mut last) = (self.p.one, self.number(0, 0));
+        let mut items: Vec<Residue> = items.iter().copied().filter(|item| item.weight != 0).collect();
+        let is_left = items.iter().any(|item| item.weight == one);
+        // A set is taken once, however often it is met.
+        items.sort_unstable_by_key(|item| (item.p, item.weight));
+        items.dedup_by_key(|item| (item.p, item.weight));
         let mut members = Vec::with_capacity(items.len());
-        let mut last = self.number(0, 0);
-        let is_left = items.iter().any(|item| item.weight == self.p.one);
-        for &item in items.iter().filter(|item| item.weight != 0) {
+        for item in items {
             last = item;
-            if item.weight != self.p.one {
+            if item.weight != one {
                 self.assumes_left |= !is_left;
                 members.push(self.hashes.pair(item.p, item.weight).0);
             } else if let Some(set) = self.sets.get(&item.p) {
@@ -111,7 +107,7 @@ impl Residues {
         members.dedup();
         if members.len() < 2 {
             // The only one is what is left, or of none minus infinity.
-            return Residue { weight: if members.is_empty() { 0 } else { self.p.one }, ..last };
+            return Residue { weight: if members.is_empty() { 0 } else { one }, ..last };
         }
         let hash = members.iter().fold(members.len() as u64, |hash, &x| self.hashes.pair(x, hash).0);
         let symbol = self.symbol(5, hash);
@@ -120,7 +116,7 @@ impl Residues {
             self.sets.insert(symbol.p, members.into());
         }
         if self.members > MAX_MEMBERS {
-            return self.stop(Stop::Unsupported("maxima of too many numbers".into()));
+            return self.stop("maxima of too many numbers");
         }
         symbol
     }
@@ -134,17 +130,15 @@ fn below(bits: u64, field: Field) -> u64 {
 impl Domain for Residues {
     type Value = Residue;
 
-    fn check(&mut self) -> Result<(), Stop> {
-        if Instant::now() > self.deadline {
-            return Err(Stop::Unsupported("more than the time that there is".into()));
-        }
+    fn check(&mut self) -> Result<()> {
+        ensure!(Instant::now() <= self.deadline, "more than the time that there is");
         self.stop.take().map_or(Ok(()), Err)
     }
 
     /// A mask is any number, so that what is shown holds for zeros and ones.
     #[inline(always)]
-    fn input(&mut self, number: u64, _is_mask: bool, at: usize) -> Residue {
-        self.number(below(self.inputs.pair(at as u64, number).0, self.p), 0)
+    fn input(&mut self, tensor: usize, _is_mask: bool, at: usize) -> Residue {
+        self.number(below(self.inputs.pair(at as u64, tensor as u64).0, self.p), 0)
     }
 
     #[inline(always)]
@@ -155,12 +149,11 @@ impl Domain for Residues {
         }
     }
 
-    fn constant(&mut self, number: Number) -> Residue {
-        let Number::Ratio(num, den) = number else { return self.symbol(3, 0) };
+    fn constant(&mut self, num: i64, den: i64) -> Residue {
         let of = |field: Field| Some(field.mul(field.of(num), field.inverse(field.of(den))?));
         match (of(self.p), of(self.q)) {
             (Some(p), Some(q)) => self.number(p, q),
-            _ => self.stop(Stop::Undefined("a constant's denominator is zero".into())),
+            _ => self.stop("a constant's denominator is zero"),
         }
     }
 
@@ -175,14 +168,18 @@ impl Domain for Residues {
             _ => false,
         };
         if !may_be_masked && args.iter().any(|x| x.weight != one) {
-            self.stop(Stop::Unsupported("arithmetic with masked values".into()));
+            self.stop("arithmetic with masked values");
         }
         match (scalar, args) {
             (Scalar::Mul, &[a, b]) => self.number(self.p.mul(a.p, b.p), 0),
             (Scalar::Scale { .. }, &[x, c]) => {
                 Residue { p: self.p.mul(x.p, c.p), q: self.q.mul(x.q, c.q), weight: x.weight }
             }
-            (Scalar::Add, _) => self.sum(args),
+            (Scalar::Add, _) => args.iter().fold(self.number(0, 0), |a, b| Residue {
+                p: self.p.add(a.p, b.p),
+                q: self.q.add(a.q, b.q),
+                weight: if b.weight == one { a.weight } else { self.both(a.weight, b.weight) },
+            }),
             (Scalar::Max, _) => self.largest(args),
             (Scalar::Mask, &[x, mask]) => Residue { weight: self.both(x.weight, mask.p), ..x },
             (Scalar::Exp, &[x]) if x.weight == 0 => self.number(0, 0),
@@ -192,9 +189,10 @@ impl Domain for Residues {
             }
             (Scalar::Sqrt, &[x]) => self.symbol(2, x.p),
             (Scalar::Erf, &[x]) => self.symbol(4, x.p),
+            (Scalar::GeluFactor, _) => self.symbol(3, 0),
             (Scalar::Reciprocal, &[x]) => match self.p.inverse(x.p) {
                 Some(inverse) => self.number(inverse, 0),
-                None => self.stop(Stop::Undefined("a divisor is zero".into())),
+                None => self.stop("a divisor is zero"),
             },
             (Scalar::Guard, &[x]) if x.weight != 0 => x,
             _ => self.number(0, 0),

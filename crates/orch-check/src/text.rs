@@ -5,9 +5,8 @@
 //! - In a kernel all blocks and iterations are computed at once. What an iteration takes from the one before, a running maximum and
 //!   a rescaled sum, is written out.
 
-use crate::program::{Number, Op, Program, Result, Scalar, ensure, extents};
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
+use crate::program::{Op, Program, Result, Scalar, ensure};
+use std::collections::BTreeSet;
 use std::mem::take;
 
 /// The longest text, in bytes.
@@ -19,7 +18,10 @@ const MAX_ITERATIONS: usize = 1 << 16;
 
 /// Name, number of operands, and what it is: operators on values, of which the first are operands of the function and each
 /// further one is the result of the next operator. `$` is the parameter.
-const COMPOSITES: [(&str, usize, &str); 8] = [
+const COMPOSITES: [(&str, usize, &str); 11] = [
+    ("scale", 1, "constant($) v0; mul v0 v1"),
+    ("offset", 1, "constant($) v0; add v0 v1"),
+    ("relu", 1, "constant(0) v0; max v0 v1"),
     ("square", 1, "mul v0 v0"),
     ("sub", 2, "scale(-1) v1; add v0 v2"),
     ("div", 2, "reciprocal v1; mul v0 v2"),
@@ -29,7 +31,7 @@ const COMPOSITES: [(&str, usize, &str); 8] = [
     (
         "gelu",
         1,
-        "square v0; mul v0 v1; scale(44715/1000000) v2; add v0 v3; gelu_factor v4; sigmoid v5; mul v0 v6",
+        "square v0; mul v0 v1; scale(44715/1000000) v2; add v0 v3; gelu_factor v4; mul v4 v5; sigmoid v6; mul v0 v7",
     ),
     ("rms_norm", 1, "square v0; mean v1; offset($) v2; sqrt v3; div v0 v4"),
 ];
@@ -67,17 +69,6 @@ fn tokens(line: &str) -> Result<Vec<&str>> {
     Ok(tokens)
 }
 
-/// When a tensor is known, as seen in a kernel.
-#[derive(Clone, Copy, PartialEq, PartialOrd, Eq, Ord, Debug)]
-enum Stage {
-    /// It is the same in all iterations.
-    Fixed,
-    /// In each iteration anew.
-    Loop,
-    /// After the loop.
-    After,
-}
-
 /// What was read of a text.
 #[derive(Default)]
 struct Reader {
@@ -85,18 +76,21 @@ struct Reader {
     /// Set if the end of a program was not read: of that one is what follows.
     is_open: bool,
     program: Program,
-    tensors: Vec<(usize, Stage)>,
+    /// Names of its inputs.
+    inputs: BTreeSet<String>,
+    tensors: Vec<usize>,
     /// Along each axis of the grid of the kernel whose end was not read; of no axes if there is none. These are the first dimensions of a
-    /// tile's tensor, then comes that of the loop.
+    /// tile's tensor, then comes that of the loop, in which a tile that is the same in all iterations has one element.
     blocks: Vec<usize>,
     iterations: usize,
     /// What it defines.
-    names: Vec<String>,
+    names: String,
     /// Tensors: of all blocks and iterations.
-    tiles: Vec<(usize, Stage)>,
-    /// Those of them that are running maxima.
-    running: Vec<usize>,
-    stored: Vec<(usize, Stage)>,
+    tiles: Vec<usize>,
+    /// Those that are running maxima, and those that are known after the loop only.
+    running: BTreeSet<usize>,
+    after: BTreeSet<usize>,
+    stored: Vec<usize>,
 }
 
 impl Reader {
@@ -106,103 +100,81 @@ impl Reader {
     }
 
     fn line(&mut self, tokens: &[&str]) -> Result<()> {
-        match (tokens, self.is_open, self.prefix()) {
-            ([], ..) => {}
-            (["mugraph", name, "{"], false, _) => {
+        let is_kernel = self.prefix() > 0;
+        let at = tokens.iter().position(|token| *token == "=");
+        let (names, definition) = at.map_or((&[][..], tokens), |at| (&tokens[..at], &tokens[at + 1..]));
+        match (names, definition) {
+            ([], []) => {}
+            ([], ["mugraph", name, "{"]) if !self.is_open => {
                 quoted(name)?;
-                (self.is_open, self.tensors) = (true, Vec::new());
+                self.is_open = true;
             }
-            (_, false, _) => return Err("expected mugraph \"name\" {".into()),
-            (["}"], _, 0) => {
-                ensure!(!self.program.outputs.is_empty(), "no output");
-                self.programs.push(take(&mut self.program));
-                self.is_open = false;
-            }
-            (["}"], ..) => {
+            _ if !self.is_open => return Err("expected mugraph \"name\" {".into()),
+            ([], ["}"]) if is_kernel => {
                 let (names, stored) = (take(&mut self.names), take(&mut self.stored));
-                (self.blocks, self.tiles) = Default::default();
+                (self.blocks, self.tiles, self.after) = Default::default();
                 self.define(&names, stored)?;
             }
-            (["output", name, tensor], _, 0) => {
-                let (name, (tensor, _)) = (quoted(name)?, named(tensor, 't', &self.tensors)?);
-                let outputs = &mut self.program.outputs;
-                ensure!(outputs.iter().all(|(known, _)| *known != name), "a second output {name}");
-                outputs.push((name, tensor));
+            ([], ["}"]) => {
+                ensure!(!self.program.outputs.is_empty(), "no output");
+                let Reader { mut programs, program, .. } = take(self);
+                programs.push(program);
+                *self = Reader { programs, ..Reader::default() };
             }
-            (["store", tile, dims @ ..], _, 1..) => {
-                let stored = self.store(tile, dims)?;
-                self.stored.push((stored, Stage::Fixed));
+            (_, ["block", blocks @ .., "loop", iterations, "{"]) if !is_kernel => {
+                (self.blocks, self.iterations) = (numbers(blocks)?, number(iterations)?);
+                self.names = names.join(", ");
+                let all = self.blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
+                let is_grid = (1..=3).contains(&self.blocks.len())
+                    && (1..=MAX_BLOCKS).contains(&all.unwrap_or(0))
+                    && (1..=MAX_ITERATIONS).contains(&self.iterations);
+                ensure!(is_grid, "a grid of {:?} with a loop of {iterations}", self.blocks);
             }
             _ => {
-                let at = tokens.iter().position(|token| *token == "=").ok_or("expected a definition")?;
-                let names: Vec<String> = tokens[..at].iter().map(|&name| name.to_owned()).collect();
-                if let ["block", blocks @ .., "loop", iterations, "{"] = &tokens[at + 1..] {
-                    return self.open(names, numbers(blocks)?, number(iterations)?);
+                let (name, params, args) = self.split(definition)?;
+                let value = self.value(name, &params, &args)?;
+                match (names, name, &params[..]) {
+                    ([], "store", _) => self.stored.push(value),
+                    ([], "output", [output]) => {
+                        let is_new = self.program.outputs.insert(quoted(output)?, value).is_none();
+                        ensure!(is_new, "a second output {}", quoted(output)?);
+                    }
+                    _ => self.define(&names.join(", "), vec![value])?,
                 }
-                let value = self.value(&tokens[at + 1..])?;
-                self.define(&names, vec![value])?;
             }
         }
         Ok(())
     }
 
+    /// An operator, its parameters, and the values that it takes.
+    fn split<'a>(&self, definition: &[&'a str]) -> Result<(&'a str, Vec<&'a str>, Vec<usize>)> {
+        let is_outer = self.blocks.is_empty() || definition.first() == Some(&"load");
+        let (letter, known) = if is_outer { ('t', &self.tensors) } else { ('s', &self.tiles) };
+        split(definition, letter, known)
+    }
+
     /// Gives names to values.
-    fn define(&mut self, names: &[String], made: Vec<(usize, Stage)>) -> Result<()> {
-        let is_kernel = self.prefix() > 0;
-        let (known, letter) = if is_kernel { (&mut self.tiles, 's') } else { (&mut self.tensors, 't') };
-        let expected: Vec<String> =
-            (known.len()..).take(made.len()).map(|at| format!("{letter}{at}")).collect();
-        ensure!(names == expected, "defines {}, expected {}", names.join(", "), expected.join(", "));
+    fn define(&mut self, names: &str, made: Vec<usize>) -> Result<()> {
+        let is_outer = self.blocks.is_empty();
+        let (letter, known) = if is_outer { ('t', &mut self.tensors) } else { ('s', &mut self.tiles) };
+        let numbers = (known.len()..).take(made.len());
+        let expected = numbers.map(|at| format!("{letter}{at}")).collect::<Vec<_>>().join(", ");
+        ensure!(names == expected, "defines {names}, expected {expected}");
         known.extend(made);
         Ok(())
     }
 
-    /// Opens a kernel.
-    fn open(&mut self, names: Vec<String>, blocks: Vec<usize>, iterations: usize) -> Result<()> {
-        let all = blocks.iter().try_fold(1usize, |product, &blocks| product.checked_mul(blocks));
-        let is_grid =
-            all.is_some_and(|all| (1..=MAX_BLOCKS).contains(&all)) && (1..=3).contains(&blocks.len());
-        let is_kernel = self.prefix() == 0 && is_grid && (1..=MAX_ITERATIONS).contains(&iterations);
-        ensure!(is_kernel, "a grid of {blocks:?} with a loop of {iterations}");
-        (self.names, self.blocks, self.iterations) = (names, blocks, iterations);
-        Ok(())
-    }
-
     /// What is defined.
-    fn value(&mut self, definition: &[&str]) -> Result<(usize, Stage)> {
-        let is_kernel = self.prefix() > 0;
-        Ok(match definition {
-            [kind @ ("input" | "mask"), name, shape @ ..] if !is_kernel && name.starts_with('"') => {
-                let (name, is_mask, shape) = (quoted(name)?, *kind == "mask", extents(&numbers(shape)?));
-                ensure!(self.program.inputs().all(|(known, ..)| known != name), "a second input {name}");
-                (self.program.push(Op::Input { name, is_mask }, &[], Some(shape))?, Stage::Fixed)
-            }
-            ["load", tensor, dims @ .., along] if is_kernel => {
-                let ((tensor, _), along) = (named(tensor, 't', &self.tensors)?, dim(along)?);
-                let rank = self.program.shape(tensor).len();
-                let grid = self.grid(rank, dims).filter(|_| along.is_none_or(|dim| dim < rank));
-                let grid = grid.ok_or("a load like this may not stand in a block")?;
-                let stage = if along.is_some() { Stage::Loop } else { Stage::Fixed };
-                (self.program.split(tensor, &grid, along, self.iterations)?, stage)
-            }
-            ["running_max" | "accumulate", how @ .., name] if is_kernel => {
-                let tile = named(name, 's', &self.tiles)?;
-                ensure!(tile.1 != Stage::After, "{name} is known after the loop only");
-                match definition[0] {
-                    "running_max" if how.is_empty() => (self.running_max(tile.0)?, Stage::Loop),
-                    _ => (self.accumulated(how, tile)?, Stage::After),
-                }
-            }
-            _ => {
-                let (known, letter) = if is_kernel { (&self.tiles, 's') } else { (&self.tensors, 't') };
-                let (name, params, args) = split(definition, letter, known)?;
-                let (args, stages): (Vec<usize>, Vec<Stage>) = args.into_iter().unzip();
-                let stage = stages.iter().copied().max().unwrap_or(Stage::Fixed);
-                let is_mixed = stage == Stage::After && stages.contains(&Stage::Loop);
-                ensure!(!is_mixed, "it mixes values of the loop with values after it");
-                (self.apply(name, params, &args)?, stage)
-            }
-        })
+    fn value(&mut self, name: &str, params: &[&str], args: &[usize]) -> Result<usize> {
+        let (is_after, dim) = (args.iter().any(|arg| self.after.contains(arg)), self.blocks.len());
+        let is_in_loop = matches!(name, "accumulate" | "running_max")
+            || args.iter().any(|&arg| is_after && self.program.shape(arg)[dim].len > 1);
+        ensure!(!is_after || !is_in_loop, "it mixes values of the loop with values after it");
+        let value = self.apply(name, params, args)?;
+        if is_after || name == "accumulate" {
+            self.after.insert(value);
+        }
+        Ok(value)
     }
 
     /// How the grid cuts a tensor, if it can.
@@ -215,59 +187,26 @@ impl Reader {
         is_map.then(|| self.blocks.iter().copied().zip(dims.iter().copied()).collect())
     }
 
-    fn store(&mut self, tile: &str, dims: &[&str]) -> Result<usize> {
-        let (tensor, stage) = named(tile, 's', &self.tiles)?;
-        let grid = self.grid(self.program.shape(tensor).len() - self.prefix(), dims).filter(|grid| {
-            stage != Stage::Loop && grid.iter().all(|&(blocks, dim)| dim.is_some() || blocks == 1)
-        });
-        let grid = grid.ok_or_else(|| format!("{tile} is stored by {}", dims.join(", ")))?;
-        let stored = self.program.merge(tensor, &grid);
-        stored.map_err(|problem| format!("what is stored is too long, or uneven: {problem}"))
-    }
-
     /// What a tile is in an iteration.
     fn iteration(&mut self, tile: usize, at: usize) -> Result<usize> {
         let dim = self.blocks.len();
-        if self.program.shape(tile)[dim].len == 1 { Ok(tile) } else { self.program.slice(tile, dim, (at, 1)) }
+        let last = self.program.shape(tile)[dim].len - 1;
+        self.program.slice(tile, dim, (at.min(last), 1))
     }
 
-    /// The largest over this and earlier iterations.
-    fn running_max(&mut self, all: usize) -> Result<usize> {
-        let mut maxima = vec![self.iteration(all, 0)?];
+    /// What operators make, in each iteration, of a value from the one before, `v0`, and a tile, `v1`; further ones are what another tile
+    /// was before, and what it is.
+    fn scan(&mut self, steps: &str, tile: usize, other: Option<usize>) -> Result<Vec<usize>> {
+        let mut all = vec![self.iteration(tile, 0)?];
         for at in 1..self.iterations {
-            let next = self.iteration(all, at)?;
-            maxima.push(self.program.each(Scalar::Max, &[maxima[at - 1], next])?);
-        }
-        let tile = self.program.concat(self.blocks.len(), &maxima)?;
-        self.running.push(tile);
-        Ok(tile)
-    }
-
-    /// A sum or maximum over iterations. A rescaled sum is multiplied by `e^(degree (before - now))` as a running maximum changes.
-    fn accumulated(&mut self, how: &[&str], (all, stage): (usize, Stage)) -> Result<usize> {
-        let dim = self.blocks.len();
-        match how {
-            ["sum"] if stage == Stage::Fixed => self.apply("scale", &[&self.iterations.to_string()], &[all]),
-            ["sum"] => self.program.reduce(Scalar::Add, dim, &[all]),
-            ["max"] => self.program.reduce(Scalar::Max, dim, &[all]),
-            ["rescaled", max, degree] => {
-                let (maxima, _) = named(max, 's', &self.tiles)?;
-                ensure!(self.running.contains(&maxima), "{max} may not stand in a block like this");
-                // A tensor of its own, even if all iterations are alike.
-                let first = self.iteration(all, 0)?;
-                let mut sum = self.apply("scale", &["1"], &[first])?;
-                for at in 1..self.iterations {
-                    let (before, now) = (self.iteration(maxima, at - 1)?, self.iteration(maxima, at)?);
-                    let steps = format!("guard v2; sub v1 v3; scale({degree}) v4; exp v5; mul v0 v6");
-                    let rescaled = self.apply_all(&steps, vec![sum, before, now])?;
-                    self.is_like(rescaled, sum)?;
-                    let next = self.iteration(all, at)?;
-                    sum = self.program.each(Scalar::Add, &[rescaled, next])?;
-                }
-                Ok(sum)
+            let mut values = vec![all[at - 1], self.iteration(tile, at)?];
+            if let Some(other) = other {
+                values.extend([self.iteration(other, at - 1)?, self.iteration(other, at)?]);
             }
-            _ => Err(format!("accumulate {} may not stand in a block like this", how.join(" "))),
+            all.push(self.apply_all(steps, values)?);
+            self.is_like(all[at], all[0])?;
         }
+        Ok(all)
     }
 
     /// Adds what operators compute, each of values before it.
@@ -275,7 +214,7 @@ impl Reader {
         for step in steps.split("; ") {
             let step = tokens(step)?;
             let (name, params, args) = split(&step, 'v', &values)?;
-            values.push(self.apply(name, params, &args)?);
+            values.push(self.apply(name, &params, &args)?);
         }
         values.pop().ok_or_else(|| "no operators".into())
     }
@@ -287,65 +226,84 @@ impl Reader {
             ensure!((args.len(), params.len()) == (*count, steps.matches('$').count()), "{}", unknown());
             return self.apply_all(&steps.replace('$', &params.concat()), args.to_vec());
         }
-        let (prefix, program) = (self.prefix(), &mut self.program);
-        let is_outer = matches!(name, "causal" | "reshape" | "broadcast" | "below");
-        ensure!(prefix == 0 || !is_outer, "{name} may not stand in a block");
-        let one = || if let [x] = args { Ok(*x) } else { Err(unknown()) };
+        let (prefix, loops, program) = (self.prefix(), self.blocks.len(), &mut self.program);
+        let is_kernel = prefix > 0;
         let at = |dim: usize| dim.saturating_add(prefix);
         let numbers = numbers(params).ok();
-        match (name, numbers.as_deref()) {
-            ("matmul", Some([])) => program.matmul(args),
-            ("scale" | "offset", _) => {
-                let number = ratio(params).ok_or_else(unknown)?;
-                let constant = program.constant(number, one()?)?;
-                let is_positive = matches!(number, Number::Ratio(1.., _));
-                let scalar = if name == "scale" { Scalar::Scale { is_positive } } else { Scalar::Add };
-                program.each(scalar, &[one()?, constant])
+        match (name, params, numbers.as_deref(), args) {
+            ("input" | "mask", [token, shape @ ..], _, []) if !is_kernel => {
+                let (input, shape) = (quoted(token)?, self::numbers(shape)?);
+                ensure!(self.inputs.insert(input.clone()), "a second input {input}");
+                program.given(Op::Input { name: input, is_mask: name == "mask" }, &shape)
             }
-            ("gelu_factor", Some([])) => {
-                let factor = program.constant(Number::GeluFactor, one()?)?;
-                program.each(Scalar::Mul, &[one()?, factor])
+            ("output", [_], _, &[x]) if !is_kernel => Ok(x),
+            ("causal", [offset, shape @ ..], _, []) if !is_kernel && shape.len() > 1 => {
+                let (offset, shape) = (offset.parse::<i64>().map_err(|_| unknown())?, self::numbers(shape)?);
+                let row = shape.len() - 2;
+                program.given(Op::Compare { dim: row + 1, with: Some(row), offset: offset.into() }, &shape)
             }
-            ("relu", Some([])) => {
-                let zero = program.constant(Number::Ratio(0, 1), one()?)?;
-                program.each(Scalar::Max, &[one()?, zero])
+            ("below", _, Some(&[dim, limit, ref shape @ ..]), []) if !is_kernel && dim < shape.len() => {
+                program.given(Op::Compare { dim, with: None, offset: limit as i128 - 1 }, shape)
             }
-            ("mean", Some([])) => {
-                let last = program.shape(one()?).len().checked_sub(1).filter(|&last| last >= prefix);
-                let last = last.ok_or_else(unknown)?;
-                let count = program.extent(one()?, last).ok_or("a mean of parts that are uneven")?;
+            ("load", [dims @ .., along], _, &[x]) if is_kernel => {
+                let (along, rank) = (dim(along)?, program.shape(x).len());
+                let grid = self.grid(rank, dims).filter(|_| along.is_none_or(|dim| dim < rank));
+                let grid = grid.ok_or("a load like this may not stand in a block")?;
+                self.program.split(x, &grid, along, self.iterations)
+            }
+            ("store", dims, _, &[tile]) if is_kernel => {
+                let (rank, is_whole) = (program.shape(tile).len(), program.shape(tile)[loops].len == 1);
+                let is_cut = |&(blocks, dim): &(usize, Option<usize>)| dim.is_some() || blocks == 1;
+                let grid = self.grid(rank - prefix, dims).filter(|grid| is_whole && grid.iter().all(is_cut));
+                let grid = grid.ok_or_else(|| format!("a tile is stored by {}", dims.join(", ")))?;
+                self.program.merge(tile, &grid)
+            }
+            ("running_max", [], _, &[tile]) if is_kernel => {
+                let maxima = self.scan("max v0 v1", tile, None)?;
+                let tile = self.program.concat(loops, &maxima)?;
+                self.running.insert(tile);
+                Ok(tile)
+            }
+            ("accumulate", ["sum"], _, &[tile]) if is_kernel && program.shape(tile)[loops].len == 1 => {
+                self.apply("scale", &[&self.iterations.to_string()], args)
+            }
+            ("accumulate", ["sum"], _, &[_]) if is_kernel => program.reduce(Scalar::Add, loops, args),
+            ("accumulate", ["max"], _, &[_]) if is_kernel => program.reduce(Scalar::Max, loops, args),
+            ("accumulate", ["rescaled", degree], _, &[maxima, tile]) if self.running.contains(&maxima) => {
+                // The sum before is multiplied by `e^(degree (before - now))`.
+                let steps = format!("guard v3; sub v2 v4; scale({degree}) v5; exp v6; mul v0 v7; add v8 v1");
+                let sums = self.scan(&steps, tile, Some(maxima))?;
+                // A tensor of its own, even if there is one iteration.
+                self.apply("scale", &["1"], &sums[self.iterations - 1..])
+            }
+            ("constant", [number], _, &[x]) => program.constant(ratio(number)?, x),
+            ("matmul", [], ..) => program.matmul(args),
+            ("mean", [], _, &[x]) if program.shape(x).len() > prefix => {
+                let last = program.shape(x).len() - 1;
+                let count = program.extent(x, last).ok_or("a mean of parts that are uneven")?;
                 let sum = program.reduce(Scalar::Add, last, args)?;
                 self.apply("scale", &[&format!("1/{count}")], &[sum])
             }
-            ("causal", _) => {
-                let (offset, shape) = params.split_first().ok_or_else(unknown)?;
-                let (offset, shape) = (offset.parse::<i64>().map_err(|_| unknown())?, self::numbers(shape)?);
-                let row = shape.len().checked_sub(2).ok_or_else(unknown)?;
-                let op = Op::Compare { dim: row + 1, with: Some(row), offset: offset.into() };
-                program.push(op, &[], Some(extents(&shape)).filter(|_| args.is_empty()))
-            }
-            ("below", Some(&[dim, limit, ref shape @ ..])) => {
-                let op = Op::Compare { dim, with: None, offset: limit as i128 - 1 };
-                program.push(op, &[], Some(extents(shape)).filter(|_| args.is_empty() && dim < shape.len()))
-            }
-            ("transpose", Some(order)) if at(order.len()) == program.shape(one()?).len() => {
+            ("transpose", _, Some(order), &[x])
+                if at(order.len()) == program.shape(x).len()
+                    && (0..order.len()).all(|dim| order.contains(&dim)) =>
+            {
                 let order: Vec<_> = (0..prefix).chain(order.iter().map(|&dim| at(dim))).map(Some).collect();
-                program.select(one()?, &order)
+                program.select(x, &order)
             }
-            ("reshape", Some(shape)) => program.reshape(one()?, shape),
-            ("broadcast", Some(shape)) => program.broadcast(one()?, shape),
-            ("sum" | "largest", Some(&[dim, ref keep @ ..])) if keep.len() < 2 => {
-                let scalar = if name == "sum" { Scalar::Add } else { Scalar::Max };
-                if let [] | [1] = keep {
-                    return program.reduce(scalar, at(dim), &[one()?]);
-                }
+            ("reshape", _, Some(shape), &[x]) if !is_kernel => program.reshape(x, shape),
+            ("broadcast", _, Some(shape), &[x]) if !is_kernel => program.broadcast(x, shape),
+            ("sum", _, Some(&[dim] | &[dim, 1]), &[_]) => program.reduce(Scalar::Add, at(dim), args),
+            ("largest", _, Some(&[dim] | &[dim, 1]), &[_]) => program.reduce(Scalar::Max, at(dim), args),
+            ("sum" | "largest", _, Some(&[dim, keep]), &[x]) => {
                 // Element `j` of the result combines elements `j, j + keep, ..`.
-                let parts = parts(program, one()?, at(dim), keep[0])?;
+                let parts = parts(program, x, at(dim), keep)?;
+                let scalar = if name == "sum" { Scalar::Add } else { Scalar::Max };
                 parts[1..].iter().try_fold(parts[0], |sum, &part| program.each(scalar, &[sum, part]))
             }
-            ("rotate", Some(&[dim, len])) => {
+            ("rotate", _, Some(&[dim, len]), &[x]) => {
                 // In each run of two groups the halves (a, b) become (-b, a).
-                let mut halves = parts(program, one()?, at(dim), len)?;
+                let mut halves = parts(program, x, at(dim), len)?;
                 ensure!(halves.len().is_multiple_of(2), "groups of {len} elements do not suit");
                 for pair in halves.chunks_mut(2) {
                     pair.swap(0, 1);
@@ -353,15 +311,14 @@ impl Reader {
                 }
                 self.program.concat(at(dim), &halves)
             }
-            ("slice", Some(&[dim, start, len])) => program.slice(one()?, at(dim), (start, len)),
-            ("repeat", Some(&[dim, times])) => program.repeat(one()?, at(dim), times),
-            ("concat", Some(&[dim])) => {
+            ("slice", _, Some(&[dim, start, len]), &[x]) => program.slice(x, at(dim), (start, len)),
+            ("repeat", _, Some(&[dim, times]), &[x]) => program.repeat(x, at(dim), times),
+            ("concat", _, Some(&[dim]), _) => {
                 let result = program.concat(at(dim), args)?;
                 args.iter().try_for_each(|&arg| self.is_like(result, arg)).map(|()| result)
             }
-            (_, Some([])) => {
-                let name = name.into_deserializer();
-                let scalar = Scalar::deserialize(name).map_err(|_: serde::de::value::Error| unknown())?;
+            (_, [], ..) => {
+                let scalar: Scalar = serde_json::from_value(name.into()).map_err(|_| unknown())?;
                 let result = program.each(scalar, args)?;
                 if scalar == Scalar::Mask {
                     self.is_like(result, args[0])?;
@@ -375,7 +332,8 @@ impl Reader {
     /// That a result is not larger than an operand, but for the dimension along which operands are put side by side.
     fn is_like(&self, result: usize, operand: usize) -> Result<()> {
         let [result, operand] = [result, operand].map(|tensor| &self.program.nodes[tensor]);
-        let is_same = |at: usize| result.op == Op::Concat(at) || result.shape[at] == operand.shape[at];
+        let is_same =
+            |at: usize| result.op == Op::Concat(at) || result.shape[at].size() == operand.shape[at].size();
         let is_like = (self.prefix()..result.shape.len()).all(is_same);
         ensure!(is_like, "an operand is larger than what it is applied to");
         Ok(())
@@ -390,21 +348,22 @@ fn parts(program: &mut Program, x: usize, dim: usize, len: usize) -> Result<Vec<
 }
 
 /// An operator, its parameters, and the values that it takes, which are called by a letter and a number.
-fn split<'a, T: Copy>(
-    definition: &'a [&'a str],
+fn split<'a>(
+    definition: &[&'a str],
     letter: char,
-    values: &[T],
-) -> Result<(&'a str, &'a [&'a str], Vec<T>)> {
+    values: &[usize],
+) -> Result<(&'a str, Vec<&'a str>, Vec<usize>)> {
     let (name, rest) = definition.split_first().ok_or("expected a definition")?;
-    let params = rest.iter().take_while(|token| !token.starts_with(letter)).count();
-    let operands = rest[params..].iter().map(|token| named(token, letter, values));
-    Ok((name, &rest[..params], operands.collect::<Result<_>>()?))
-}
-
-fn named<T: Copy>(text: &str, letter: char, names: &[T]) -> Result<T> {
-    let number = text.strip_prefix(letter).and_then(|number| number.parse::<usize>().ok());
-    let found = number.and_then(|number| names.get(number).copied());
-    found.ok_or_else(|| format!("{text} is not defined before"))
+    let (mut params, mut args) = (Vec::new(), Vec::new());
+    for &token in rest {
+        match token.strip_prefix(letter).and_then(|number| number.parse::<usize>().ok()) {
+            Some(number) => {
+                args.push(*values.get(number).ok_or_else(|| format!("{token} is not defined before"))?);
+            }
+            None => params.push(token),
+        }
+    }
+    Ok((name, params, args))
 }
 
 fn dim(text: &str) -> Result<Option<usize>> {
@@ -420,11 +379,10 @@ fn numbers(tokens: &[&str]) -> Result<Vec<usize>> {
 }
 
 /// Reads `3`, `-1/8`.
-fn ratio(params: &[&str]) -> Option<Number> {
-    let [text] = params else { return None };
+fn ratio(text: &str) -> Result<(i64, i64)> {
     let (num, den) = text.split_once('/').unwrap_or((text, "1"));
-    let (num, den) = (num.parse().ok()?, den.parse().ok()?);
-    (den > 0 && num != i64::MIN).then_some(Number::Ratio(num, den))
+    let ratio = num.parse().ok().zip(den.parse().ok());
+    ratio.filter(|(num, den)| *den > 0 && *num != i64::MIN).ok_or_else(|| format!("no number {text}"))
 }
 
 /// A name in quotes, without escapes.

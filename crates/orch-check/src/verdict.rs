@@ -5,12 +5,14 @@ use std::fmt;
 
 /// The answer.
 #[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(tag = "verdict", content = "details", rename_all = "lowercase")]
 pub enum Verdict {
     /// The candidate computes what the program computes, wherever the program is defined.
     Proved(Proof),
     /// It does not.
     Refuted(Witness),
     /// Neither was shown.
+    #[serde(rename = "cannot say")]
     CannotSay(String),
 }
 
@@ -23,8 +25,6 @@ pub struct Proof {
     pub rounds: Vec<(u64, u64)>,
     /// Extents of indices that are treated alike, and those of the test.
     pub cut: Vec<(usize, usize)>,
-    /// How many values the exponents are made of that an element of an output depends on, at most.
-    pub exponents: usize,
     /// What it rests on beyond what is true of all proofs: set if it holds where each maximum of masked numbers is of some that the masks
     /// leave; elsewhere it was tested in floating point.
     pub premise: Option<&'static str>,
@@ -45,17 +45,6 @@ pub struct Witness {
     pub given: f64,
 }
 
-impl Verdict {
-    /// Its name, and the exit code of the command.
-    pub fn name(&self) -> (&'static str, u8) {
-        match self {
-            Verdict::Proved(_) => ("proved", 0),
-            Verdict::Refuted(_) => ("refuted", 1),
-            Verdict::CannotSay(_) => ("cannot say", 2),
-        }
-    }
-}
-
 impl fmt::Display for Witness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { output, element, shape, expected, given } = self;
@@ -66,16 +55,19 @@ impl fmt::Display for Witness {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.name().0)?;
-        let Proof { log2_bound, rounds, cut, exponents, premise } = match self {
-            Verdict::Proved(proof) => proof,
-            Verdict::Refuted(witness) => return write!(f, "{witness}"),
-            Verdict::CannotSay(reason) => return f.write_str(reason),
-        };
-        writeln!(f, "programs that differ are called equal with a chance of at most 2^{log2_bound:.0}")?;
-        rounds.iter().try_for_each(|(p, q)| writeln!(f, "round: p = {p}, q = {q}"))?;
-        cut.iter().try_for_each(|(of, to)| writeln!(f, "an index of {of} is alike: {to} stand for all"))?;
-        write!(f, "values that exponents of an output element are made of: {exponents}")?;
-        premise.iter().try_for_each(|premise| write!(f, "\npremise: {premise}"))
+        match self {
+            Verdict::Refuted(witness) => writeln!(f, "refuted\n{witness}"),
+            Verdict::CannotSay(reason) => writeln!(f, "cannot say\n{reason}"),
+            Verdict::Proved(Proof { log2_bound, rounds, cut, premise }) => {
+                writeln!(
+                    f,
+                    "proved\nprograms that differ are called equal with a chance of at most 2^{log2_bound:.0}"
+                )?;
+                rounds.iter().try_for_each(|(p, q)| writeln!(f, "round: p = {p}, q = {q}"))?;
+                cut.iter()
+                    .try_for_each(|(of, to)| writeln!(f, "an index of {of} is alike: {to} stand for all"))?;
+                premise.iter().try_for_each(|premise| writeln!(f, "premise: {premise}"))
+            }
+        }
     }
 }

@@ -51,6 +51,7 @@ fn a_seed_replays_an_answer_and_is_drawn_where_none_is_given() {
     };
     let drawn = json(&[]);
     assert_ne!(drawn["seed"], json(&[])["seed"]);
+    assert!(drawn["seed"].as_str().unwrap().parse::<u128>().unwrap() > u128::from(u64::MAX));
     let replayed = json(&["--seed", drawn["seed"].as_str().unwrap()]);
     assert_eq!(drawn, replayed);
     assert_eq!(replayed["verdict"], "proved");

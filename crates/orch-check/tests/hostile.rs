@@ -17,7 +17,7 @@ fn what_is_no_program_is_refused_with_its_line() {
         ("t0 = input \"x\" [2]; t1 = frob t0; output \"o\" t1", "no operator frob"),
         ("t0 = input \"x\" [2]", "no output"),
         ("t0 = input \"x\" [99999999999999999999]; output \"o\" t0", "expected a number"),
-        ("t0 = input \"x\" [2]; t1 = scale(1/0) t0; output \"o\" t1", "no operator scale(1/0)"),
+        ("t0 = input \"x\" [2]; t1 = scale(1/0) t0; output \"o\" t1", "no number 1/0"),
         (
             "t0 = input \"x\" [1]; t1 = repeat(0, 99999999999) t0; t2 = repeat(0, 99999999999) t1; output \"o\" t2",
             "does not suit",
@@ -73,7 +73,26 @@ fn what_is_no_program_is_refused_with_its_line() {
             "t0 = input \"x\" [3]; t1 = input \"y\" [2]; t2 = block [2, 2] loop 1 {; s0 = load t0 [0, -] -; s1 = load t1 [-, -] -; s2 = add s0, s1; store s2 [0, -]; }; output \"o\" t2",
             "does not suit",
         ),
+        (
+            "t0 = input \"x\" [3]; t1 = block [1] loop 2 {; s0 = load t0 [-] 0; s1 = running_max s0; s2 = accumulate max s1; s3 = largest(0) s2; store s3 [-]; }; output \"o\" t1",
+            "does not suit",
+        ),
+        (
+            "t0 = input \"x\" [2, 1]; t1 = input \"y\" [5, 3]; t2 = matmul t0, t1; output \"o\" t2",
+            "does not suit",
+        ),
+        (
+            "t0 = input \"x\" [2, 1, 2]; t1 = input \"y\" [2, 3]; t2 = matmul t0, t1; output \"o\" t2",
+            "does not suit",
+        ),
+        ("t0 = input \"x\" [2, 1]; t1 = broadcast(4, 1) t0; output \"o\" t1", "does not suit"),
+        ("t0 = input \"x\" [2, 1]; t1 = broadcast(4, 3) t0; output \"o\" t1", "does not suit"),
         ("t0 = input \"x\" [0]; output \"o\" t0", "does not suit"),
+        // Of so many elements two would have one place modulo 2^64: the first, and the one at [1099511562240, 65536].
+        (
+            "t0 = input \"x\" [1099511627777, 16777217]; t1 = slice(0, 0, 1) t0; output \"o\" t1",
+            "does not suit",
+        ),
         (
             "t0 = mask \"m\" [1]; t1 = input \"x\" [1]; t2 = broadcast(2) t0; t3 = mask t1, t2; output \"o\" t3",
             "larger",
@@ -88,7 +107,7 @@ fn what_is_no_program_is_refused_with_its_line() {
     let long = text(&format!(
         "t0 = input \"x\" [{huge}]; t1 = block [7] loop 1 {{; s0 = load t0 [0] -; s1 = repeat(0, 3) s0; store s1 [0]; }}; output \"o\" t1"
     ));
-    assert!(parse(&long).unwrap_err().contains("too long"));
+    assert!(parse(&long).unwrap_err().contains("does not suit"));
     let whole = text(
         "t0 = input \"x\" [2, 3]; t1 = block [2] loop 1 {; s0 = load t0 [0] -; store s0 [0]; }; output \"o\" t1",
     );
@@ -130,6 +149,35 @@ fn nests_are_not_unfolded() {
     }
 }
 
+/// Inputs and outputs are found by name.
+#[test]
+fn many_inputs_and_outputs_are_read_at_once() {
+    let lines = |line: fn(usize) -> String| (0..15_000).map(line).collect::<String>();
+    let inputs = lines(|at| format!("t{at} = input \"{at}\" [2];"));
+    let outputs = lines(|at| format!("output \"{at}\" t{at};"));
+    let many = text(&format!("{inputs}{}", outputs.trim_end_matches(';')));
+    assert!(is_proved(&decide(&many, &many, 1)));
+}
+
+/// `x / 2^186 + y / 3^117`: a polynomial in powers of exponentials has a degree that no number here holds.
+#[test]
+fn exponents_have_a_common_denominator() {
+    let tiny = |from: usize, part: u64, to: usize| {
+        let line = |at: usize| format!("t{} = scale(1/{part}) t{at};", at + 1);
+        (from..to).map(line).collect::<String>()
+    };
+    let (x, y) = (tiny(1, 1 << 62, 4), tiny(5, 3_u64.pow(39), 8));
+    let squared = |square: &str| {
+        text(&format!(
+            "t0 = input \"y\" [2]; t1 = input \"x\" [2]; {x} t5 = scale(1) t0; {y} {square}; \
+             t11 = exp t8; t12 = mul t10, t11; output \"o\" t12"
+        ))
+    };
+    let verdict =
+        decide(&squared("t9 = exp t4; t10 = square t9"), &squared("t9 = scale(2) t4; t10 = exp t9"), 1);
+    assert!(matches!(&verdict, Verdict::CannotSay(reason) if reason.contains("not reached")), "{verdict:?}");
+}
+
 #[test]
 fn other_inputs_and_outputs_are_told() {
     let program = text("t0 = input \"x\" [2, 3]; t1 = exp t0; output \"o\" t1");
@@ -145,6 +193,47 @@ fn other_inputs_and_outputs_are_told() {
         assert!(
             matches!(&verdict, Verdict::CannotSay(reason) if reason.contains(problem)),
             "{candidate}: {verdict:?}"
+        );
+    }
+}
+
+/// A maximum of many numbers, as many times: the set is held once.
+#[test]
+fn sets_of_maxima_do_not_multiply() {
+    let nest = text(
+        "t0 = input \"x\" [200000]; t1 = largest(0) t0; t2 = repeat(0, 200000) t1; t3 = largest(0) t2; output \"o\" t3",
+    );
+    assert!(is_proved(&decide(&nest, &nest, 1)));
+}
+
+/// An operator takes as many operands as it has.
+#[test]
+fn sums_are_of_one_tensor() {
+    for sum in [
+        "sum(0) t0, t0",
+        "largest(0) t0, t0",
+        "mean t0, t0",
+        "slice(0, 0, 1) t0, t0",
+        "exp t0, t0",
+        "add t0",
+        "mask t0",
+    ] {
+        let error = parse(&text(&format!("t0 = input \"x\" [2]; t1 = {sum}; output \"o\" t1"))).unwrap_err();
+        assert!(error.contains("operands"), "{sum}: {error}");
+    }
+}
+
+/// Sums, multiples and maxima of numbers are no masks.
+#[test]
+fn masks_are_made_of_masks() {
+    for mask in ["scale(2) t1", "add t1, t1", "max t0, t1", "max t0, t0", "square t0", "guard t0"] {
+        let masked = text(&format!(
+            "t0 = input \"x\" [2]; t1 = mask \"m\" [2]; t2 = {mask}; t3 = mask t0, t2; t4 = exp t3; output \"o\" t4"
+        ));
+        let verdict = decide(&masked, &masked, 1);
+        assert!(
+            matches!(&verdict, Verdict::CannotSay(reason) if reason.contains("no mask")),
+            "{mask}: {verdict:?}"
         );
     }
 }

@@ -6,7 +6,7 @@ use common::{decide, is_proved, programs, text};
 use orch_check::Verdict;
 
 /// Name, program, candidate, whether floating-point numbers are to show the difference.
-const WRONG: [(&str, &str, &str, bool); 33] = [
+const WRONG: [(&str, &str, &str, bool); 41] = [
     (
         "the last of uneven parts is left out",
         "t0 = input \"x\" [5, 11]; t1 = input \"w\" [11, 5]; t2 = matmul t0, t1; output \"o\" t2",
@@ -122,6 +122,42 @@ const WRONG: [(&str, &str, &str, bool); 33] = [
         false,
     ),
     (
+        "no error function",
+        "t0 = input \"x\" [4, 6]; t1 = erf t0; output \"o\" t1",
+        "t0 = input \"x\" [4, 6]; t1 = scale(0) t0; output \"o\" t1",
+        true,
+    ),
+    (
+        "half of a number for its gelu",
+        "t0 = input \"x\" [4, 6]; t1 = gelu t0; output \"o\" t1",
+        "t0 = input \"x\" [4, 6]; t1 = scale(1/2) t0; output \"o\" t1",
+        true,
+    ),
+    (
+        "gelu is linear",
+        "t0 = input \"x\" [4, 6]; t1 = scale(2) t0; t2 = gelu t1; output \"o\" t2",
+        "t0 = input \"x\" [4, 6]; t1 = gelu t0; t2 = scale(2) t1; output \"o\" t2",
+        true,
+    ),
+    (
+        "zero times the root of a product",
+        "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = scale(1) t1; output \"o\" t2",
+        "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = mul t0, t1; t3 = sqrt t2; t4 = scale(0) t3; t5 = add t1, t4; output \"o\" t5",
+        false,
+    ),
+    (
+        "zero times a root",
+        "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = scale(1) t1; output \"o\" t2",
+        "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = sqrt t0; t3 = scale(0) t2; t4 = add t1, t3; output \"o\" t4",
+        false,
+    ),
+    (
+        "zero times the root of a divisor",
+        "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = div t1, t0; output \"o\" t2",
+        "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = sqrt t0; t3 = scale(0) t2; t4 = div t1, t0; t5 = add t4, t3; output \"o\" t5",
+        false,
+    ),
+    (
         "divided by what is always zero",
         "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = scale(0) t0; t3 = add t1, t2; output \"o\" t3",
         "t0 = input \"x\" [4, 6]; t1 = input \"y\" [4, 6]; t2 = square t0; t3 = scale(-1) t2; t4 = offset(-1) t3; t5 = relu t4; t6 = mul t1, t5; t7 = div t6, t5; output \"o\" t7",
@@ -200,6 +236,18 @@ const WRONG: [(&str, &str, &str, bool); 33] = [
         false,
     ),
     (
+        "a quotient of sums under another mask",
+        "t0 = input \"x\" [6, 8]; t1 = mask \"m\" [6, 8]; t2 = mask \"n\" [6, 8]; t3 = exp t0; t4 = mul t3, t1; t5 = sum(1) t4; t6 = mul t0, t5; t7 = div t6, t5; output \"o\" t7",
+        "t0 = input \"x\" [6, 8]; t1 = mask \"m\" [6, 8]; t2 = mask \"n\" [6, 8]; t3 = exp t0; t4 = mul t3, t2; t5 = sum(1) t4; t6 = mul t0, t5; t7 = div t6, t5; output \"o\" t7",
+        false,
+    ),
+    (
+        "a quotient of what is as large as a sum where exponentials are one",
+        "t0 = input \"x\" [6, 8]; t1 = input \"y\" [6, 1]; t2 = input \"z\" [6, 1]; t3 = exp t0; t4 = sum(1) t3; t5 = mul t0, t4; t6 = div t5, t4; output \"o\" t6",
+        "t0 = input \"x\" [6, 8]; t1 = input \"y\" [6, 1]; t2 = input \"z\" [6, 1]; t3 = exp t0; t4 = sum(1) t3; t5 = exp t1; t6 = exp t2; t7 = sub t5, t6; t8 = add t4, t7; t9 = mul t0, t8; t10 = div t9, t8; output \"o\" t10",
+        false,
+    ),
+    (
         "outputs are exchanged",
         "t0 = input \"x\" [6, 8]; t1 = exp t0; t2 = square t0; output \"a\" t1; output \"b\" t2",
         "t0 = input \"x\" [6, 8]; t1 = square t0; t2 = exp t0; output \"a\" t1; output \"b\" t2",
@@ -218,6 +266,32 @@ fn wrong_candidates_are_not_proved() {
             }
         }
     }
+}
+
+/// The first six elements of the first two rows are those of both masks.
+#[test]
+fn masks_of_large_programs_are_not_alike() {
+    let masked = |offset: usize| {
+        text(&format!(
+            "t0 = input \"x\" [800, 800]; t1 = causal({offset}, 800, 800); t2 = mul t0, t1; output \"o\" t2"
+        ))
+    };
+    let verdict = decide(&masked(5), &masked(6), 1);
+    assert!(matches!(verdict, Verdict::Refuted(_)), "{verdict:?}");
+    assert!(is_proved(&decide(&masked(5), &masked(5), 1)));
+}
+
+/// One is added to element [1, 2].
+#[test]
+fn a_witness_says_where_programs_differ() {
+    let program = text("t0 = input \"x\" [2, 3]; t1 = scale(1) t0; output \"o\" t1");
+    let candidate = text(
+        "t0 = input \"x\" [2, 3]; t1 = below(0, 1, 2, 3); t2 = below(1, 2, 2, 3); t3 = scale(-1) t1; t4 = offset(1) t3; \
+         t5 = scale(-1) t2; t6 = offset(1) t5; t7 = mul t4, t6; t8 = add t0, t7; output \"o\" t8",
+    );
+    let Verdict::Refuted(witness) = decide(&program, &candidate, 1) else { panic!("not refuted") };
+    assert_eq!((witness.output.as_str(), &witness.element, &witness.shape), ("o", &vec![1, 2], &vec![2, 3]));
+    assert!((witness.given - witness.expected - 1.0).abs() < 1e-12, "{witness:?}");
 }
 
 /// The numerator is rescaled by the maxima of columns, the denominator by those of rows.
