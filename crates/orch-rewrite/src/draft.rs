@@ -8,6 +8,7 @@ use crate::RewriteOptions;
 use bytes::Bytes;
 use orch_ir::infer::infer;
 use orch_ir::{DType, NodeId, PrimGraph, PrimOp, ScalarFn, Shape, Tensor, TensorId};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -39,6 +40,8 @@ pub(crate) struct DraftTensor {
     pub(crate) value: Option<Tensor>,
     /// If it depends on constants alone: the bytes of those constants.
     pub(crate) source_bytes: Option<usize>,
+    /// Its value, once that was evaluated for a question.
+    pub(crate) evaluated: OnceCell<Tensor>,
     /// The nodes that read it, once per operand.
     pub(crate) readers: Vec<NodeId>,
     /// How many graph outputs it is.
@@ -221,7 +224,9 @@ impl Draft {
             self.worklist.insert((rank, reader));
         }
         if let Some(producer) = self.tensors[old.index()].producer {
-            self.drop_if_dead(producer);
+            for node in self.drop_if_dead(producer) {
+                self.worklist.insert((self.nodes[node.index()].rank, node));
+            }
         }
     }
 
@@ -232,7 +237,8 @@ impl Draft {
         bucket.iter().copied().find(|&other| other != node && self.nodes[other.index()].op == this.op)
     }
 
-    /// Drops the nodes added since there were `first` nodes that nobody reads.
+    /// Drops the nodes added since there were `first` nodes that nobody reads. Others have the uses again that they had before, so that
+    /// none is queued: an attempt that fails would be made again and again.
     pub(crate) fn sweep(&mut self, first: usize) {
         for index in (first..self.nodes.len()).rev() {
             self.drop_if_dead(NodeId::new(index));
@@ -262,9 +268,10 @@ impl Draft {
         bucket.iter().copied().find(|&other| *self.nodes[other.index()].op == *op)
     }
 
-    /// Drops a node without uses, and what only it reads.
-    fn drop_if_dead(&mut self, first: NodeId) {
+    /// Drops a node without uses, and what only it reads. Gives the nodes that are the only readers of a tensor now.
+    fn drop_if_dead(&mut self, first: NodeId) -> Vec<NodeId> {
         let mut work = vec![first];
+        let mut alone = Vec::new();
         while let Some(id) = work.pop() {
             let used = self.nodes[id.index()].outputs.iter().any(|&output| self.uses(output) > 0);
             if used || !self.nodes[id.index()].live {
@@ -281,17 +288,29 @@ impl Draft {
                     tensor.readers.swap_remove(position);
                 }
                 if let [last] = tensor.readers[..] {
-                    self.worklist.insert((self.nodes[last.index()].rank, last));
+                    alone.push(last);
                 }
-                work.extend(self.tensors[input.index()].producer);
+                work.extend(tensor.producer);
             }
         }
+        alone.retain(|node| self.nodes[node.index()].live);
+        alone
     }
 
     fn add_tensor(&mut self, dtype: DType, shape: Shape, producer: Option<NodeId>) -> TensorId {
         let id = TensorId::new(self.tensors.len());
         let (value, source_bytes, readers) = (None, None, Vec::new());
-        self.tensors.push(DraftTensor { dtype, shape, producer, value, source_bytes, readers, exports: 0 });
+        let evaluated = OnceCell::new();
+        self.tensors.push(DraftTensor {
+            dtype,
+            shape,
+            producer,
+            value,
+            source_bytes,
+            evaluated,
+            readers,
+            exports: 0,
+        });
         id
     }
 

@@ -1,7 +1,7 @@
 //! What is known about the elements of a tensor from how it is made.
 
 use crate::site::Site;
-use orch_ir::{BinaryFn, DType, PrimOp, ReduceOp, ScalarFn, TensorId, UnaryFn};
+use orch_ir::{BinaryFn, DType, PrimOp, ReduceOp, ScalarFn, Shape, Tensor, TensorId, UnaryFn};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -13,6 +13,24 @@ const MAX_DEPTH: usize = 8;
 
 /// The distinct places of a known tensor's elements: the constant itself, broadcasts and reshapes looked through.
 pub(crate) fn elements(site: &Site<'_>, id: TensorId) -> Option<Vec<f64>> {
+    distinct(site, id).map(|value| value.to_f64())
+}
+
+/// The number that every element of a tensor is known to be.
+pub(crate) fn splat(site: &Site<'_>, id: TensorId) -> Option<f64> {
+    let value = distinct(site, id)?;
+    // Rules ask this of many tensors: most differ in their first elements.
+    let mut elements = value.bytes().chunks_exact(value.dtype().size_bytes());
+    let first = elements.next()?;
+    if !elements.all(|element| element == first) {
+        return None;
+    }
+    let first = value.bytes().slice(..first.len());
+    Tensor::from_bytes(value.dtype(), Shape::scalar(), first).ok()?.to_f64().first().copied()
+}
+
+/// A known tensor before broadcasts, reshapes and transpositions, if it is not too large.
+fn distinct(site: &Site<'_>, id: TensorId) -> Option<Tensor> {
     let mut source = id;
     while site.constant(source).is_none() {
         let made = site.maker(source)?;
@@ -25,14 +43,7 @@ pub(crate) fn elements(site: &Site<'_>, id: TensorId) -> Option<Vec<f64>> {
     if site.shape(source).elems() > MAX_ELEMS {
         return None;
     }
-    site.known(source).map(|value| value.to_f64())
-}
-
-/// The number that every element of a tensor is known to be.
-pub(crate) fn splat(site: &Site<'_>, id: TensorId) -> Option<f64> {
-    let elements = elements(site, id)?;
-    let first = *elements.first()?;
-    elements.iter().all(|value| value.to_bits() == first.to_bits()).then_some(first)
+    site.known(source)
 }
 
 /// The magnitudes of the normal numbers of a floating type.

@@ -15,6 +15,9 @@ const TINY_BYTES: usize = 4096;
 /// Results may be this much larger than the constants they come from.
 const GROWTH: usize = 4;
 
+/// Values up to this size are kept, as rules ask for them again and again.
+const KEPT_BYTES: usize = 1 << 19;
+
 /// The longest chain of known nodes that are evaluated to evaluate the last one.
 const MAX_DEPTH: usize = 32;
 
@@ -47,9 +50,8 @@ impl Draft {
         if result_bytes > limit {
             return None;
         }
-        let mut values = BTreeMap::new();
         let operands: Vec<Tensor> =
-            inputs.iter().map(|&input| self.value(input, MAX_DEPTH, &mut values)).collect::<Option<_>>()?;
+            inputs.iter().map(|&input| self.known_value(input)).collect::<Option<_>>()?;
         self.evaluate(op, &operands)
     }
 
@@ -58,10 +60,11 @@ impl Draft {
         self.value(id, MAX_DEPTH, &mut BTreeMap::new())
     }
 
-    /// The value of a tensor; `values` holds those that were evaluated for it, each once.
+    /// The value of a tensor, each node evaluated once: `values` holds what is too large to be kept for later questions.
     fn value(&self, id: TensorId, depth: usize, values: &mut BTreeMap<TensorId, Tensor>) -> Option<Tensor> {
         let tensor = &self.tensors[id.index()];
-        if let Some(value) = tensor.value.as_ref().or_else(|| values.get(&id)) {
+        let known = tensor.value.as_ref().or_else(|| tensor.evaluated.get());
+        if let Some(value) = known.or_else(|| values.get(&id)) {
             return Some(value.clone());
         }
         tensor.source_bytes?;
@@ -70,6 +73,9 @@ impl Draft {
         let operands: Vec<Tensor> =
             node.inputs.iter().map(|&input| self.value(input, depth, values)).collect::<Option<_>>()?;
         let value = self.evaluate(&node.op, &operands)?.into_iter().next()?;
+        if value.bytes().len() <= KEPT_BYTES {
+            return Some(tensor.evaluated.get_or_init(|| value).clone());
+        }
         values.insert(id, value.clone());
         Some(value)
     }
