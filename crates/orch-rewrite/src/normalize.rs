@@ -61,3 +61,39 @@ fn visit(draft: &mut Draft, node: NodeId, rules: &[&Rule], report: &mut RewriteR
         draft.sweep(first_new);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Numerics, rewrite_with};
+    use orch_ir::text::parse;
+    use orch_ir::{Shape, TensorId};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static ATTEMPTS: AtomicUsize = AtomicUsize::new(0);
+
+    /// Reads the second operand, which nothing but the root read, and gives up.
+    fn attempt(site: &mut Site<'_>) -> Option<TensorId> {
+        assert!(ATTEMPTS.fetch_add(1, Ordering::Relaxed) < 100, "the attempt queues itself");
+        let root = site.root();
+        let operand = *root.inputs.get(1)?;
+        site.reshape(operand, Shape::from([6]))?;
+        None
+    }
+
+    #[test]
+    fn a_failed_attempt_does_not_queue_itself() {
+        let text = "graph \"g\" {\n  input \"x\" t0: f32[2, 3]\n  input \"y\" t1: f32[2, 3]\n  t2: f32[2, 3] = mul t0, t1\n  output \"z\" t2\n}\n";
+        let graph = parse(text).expect("a valid graph");
+        let rule = Rule {
+            name: "attempt",
+            equation: "",
+            guards: "",
+            numerics: Numerics::Exact,
+            source: "",
+            apply: attempt,
+        };
+        let (rewritten, report) = rewrite_with(&graph, &[&[rule]], &[], &RewriteOptions::default());
+        assert_eq!((report.applications(), rewritten.nodes().len()), (0, 1));
+    }
+}
