@@ -3,7 +3,7 @@
 use clap::Parser;
 use orch_check::{MAX_TIME, Program, Verdict, check, parse, random_seed};
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,9 +25,11 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let decided =
-        Options::try_parse().map_err(|error| error.render().to_string()).and_then(|options| run(&options));
-    decided.unwrap_or_else(|problem| {
+    let options = Options::try_parse().unwrap_or_else(|usage| {
+        let _ = usage.print();
+        std::process::exit(if usage.use_stderr() { 3 } else { 0 })
+    });
+    run(&options).unwrap_or_else(|problem| {
         eprintln!("{problem}");
         ExitCode::from(3)
     })
@@ -41,13 +43,11 @@ fn run(options: &Options) -> Result<ExitCode, String> {
     let [program, candidate] =
         both.map_err(|problem| format!("error: {}: {problem}", options.file.display()))?;
     let verdict = check(&program, &candidate, seed, MAX_TIME);
-    if options.json {
-        let mut answer = serde_json::json!(verdict);
-        answer["seed"] = seed.to_string().into();
-        println!("{answer:#}");
-    } else {
-        println!("{verdict}seed: {seed}");
-    }
+    let mut answer = serde_json::json!(verdict);
+    answer["seed"] = seed.to_string().into();
+    let text = if options.json { format!("{answer:#}") } else { format!("{verdict}seed: {seed}") };
+    // The exit code says it too, where nobody reads on.
+    let _ = writeln!(std::io::stdout(), "{text}");
     Ok(match verdict {
         Verdict::Proved(_) => ExitCode::SUCCESS,
         Verdict::Refuted(_) => ExitCode::from(1),

@@ -58,3 +58,22 @@ fn a_seed_replays_an_answer_and_is_drawn_where_none_is_given() {
     assert!(replayed["details"]["log2_bound"].as_f64().unwrap() <= -80.0);
     std::fs::remove_file(path).unwrap();
 }
+
+#[test]
+fn help_is_no_error_and_an_unknown_option_is_one() {
+    let command = |option: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_orchestrion-check")).arg(option).output().unwrap();
+        (output.status.code(), !output.stdout.is_empty(), !output.stderr.is_empty())
+    };
+    assert_eq!(command("--help"), (Some(0), true, false));
+    assert_eq!(command("--unknown"), (Some(3), false, true));
+}
+
+#[test]
+fn where_nobody_reads_the_exit_code_answers() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/small/lora.txt");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrion-check"));
+    let mut child = command.arg(path).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
