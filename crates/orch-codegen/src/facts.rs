@@ -35,35 +35,47 @@ impl Address {
     }
 }
 
-/// Which lanes of an access, or of a choice between two values, take part.
+/// Which lanes of an access take part, by booleans: expressions or their texts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mask {
+pub enum Mask<T> {
     /// All of them.
     All,
-    /// All of them or none, by a boolean.
-    Uniform(ExprId),
+    /// All of them or none.
+    Uniform(T),
     /// Each by itself.
-    Each(ExprId),
+    Each(T),
 }
 
-/// How many lanes a mask tells apart.
-pub fn mask(exprs: &Exprs, mask: Option<ExprId>) -> Mask {
-    let Some(mask) = mask else { return Mask::All };
-    match *exprs.get(mask) {
-        Expr::Splat(condition, _) => Mask::Uniform(condition),
-        _ if exprs.lanes(mask) == 1 => Mask::Uniform(mask),
-        _ => Mask::Each(mask),
+/// How an access under a mask is guarded.
+pub fn mask(exprs: &Exprs, mask: Option<ExprId>) -> Mask<ExprId> {
+    match mask {
+        None => Mask::All,
+        Some(mask) => exprs.uniform(mask).map_or(Mask::Each(mask), Mask::Uniform),
     }
 }
 
-impl Mask {
-    /// The expression that is evaluated.
-    pub fn operand(self) -> Option<ExprId> {
+impl<T> Mask<T> {
+    /// The boolean or booleans, if there are any.
+    pub fn operand(self) -> Option<T> {
         match self {
             Mask::All => None,
-            Mask::Uniform(id) | Mask::Each(id) => Some(id),
+            Mask::Uniform(operand) | Mask::Each(operand) => Some(operand),
         }
     }
+
+    /// The mask with another form of its booleans.
+    pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Mask<U> {
+        match self {
+            Mask::All => Mask::All,
+            Mask::Uniform(operand) => Mask::Uniform(form(operand)),
+            Mask::Each(operand) => Mask::Each(form(operand)),
+        }
+    }
+}
+
+/// What is evaluated for the condition of a choice: a scalar if it is the same in all lanes.
+pub fn condition(exprs: &Exprs, condition: ExprId) -> ExprId {
+    exprs.uniform(condition).unwrap_or(condition)
 }
 
 /// Flags that are true for the first lanes: those below `end - base`, or up to it.
@@ -110,9 +122,7 @@ pub fn operands(exprs: &Exprs, id: ExprId) -> Vec<ExprId> {
     let node = exprs.get(id);
     match *node {
         Expr::Load { offset, mask, .. } => return access(exprs, offset, mask).collect(),
-        Expr::Select(condition, a, b) => {
-            return self::mask(exprs, Some(condition)).operand().into_iter().chain([a, b]).collect();
-        }
+        Expr::Select(condition, a, b) => return vec![self::condition(exprs, condition), a, b],
         _ => {}
     }
     let mut operands = Vec::new();

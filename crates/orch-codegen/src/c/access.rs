@@ -5,7 +5,7 @@ use super::helper::Op;
 use super::parens::{parens, strip_parens};
 use super::types::{CType, in_memory};
 use crate::facts::{Address, Mask};
-use orch_compute::BufferId;
+use orch_compute::{BufferId, ExprId};
 use orch_ir::DType;
 use orch_thread::target::is_short_stride;
 
@@ -16,7 +16,7 @@ pub struct MemoryAccess {
     /// How its elements are addressed.
     pub address: Address,
     /// Which lanes take part.
-    pub mask: Mask,
+    pub mask: Mask<ExprId>,
 }
 
 impl FunctionEmitter<'_> {
@@ -117,20 +117,20 @@ impl FunctionEmitter<'_> {
         args.extend(offsets.as_ref().map(|(text, _)| text.as_str()));
         args.extend(mask.as_deref());
         let op = match (&offsets, &mask) {
-            (None, None) => {
-                let text = self.unit.store(dtype, lanes, &pointer, &value.text);
-                return format!("{guard}{text}");
-            }
-            (None, Some(_)) => Op::StoreMasked,
-            (Some((_, by)), None) => Op::Scatter(*by),
-            (Some((_, by)), Some(_)) => Op::ScatterMasked(*by),
+            (None, None) => None,
+            (None, Some(_)) => Some(Op::StoreMasked),
+            (Some((_, by)), None) => Some(Op::Scatter(*by)),
+            (Some((_, by)), Some(_)) => Some(Op::ScatterMasked(*by)),
         };
-        let text = self.unit.apply(op, dtype, lanes, &args);
+        let text = match op {
+            None => self.unit.store(dtype, lanes, &pointer, &value.text),
+            Some(op) => self.unit.apply(op, dtype, lanes, &args),
+        };
         format!("{guard}{text}")
     }
 
     /// The flags of lanes that differ, as an operation on elements of `dtype` takes them.
-    fn flags_of_each(&mut self, mask: Mask, dtype: DType) -> Option<String> {
+    fn flags_of_each(&mut self, mask: Mask<ExprId>, dtype: DType) -> Option<String> {
         let Mask::Each(mask) = mask else { return None };
         let flags = self.value_of(mask);
         Some(self.flags_for(flags, dtype))

@@ -5,7 +5,7 @@ use super::emitter::{CValue, FunctionEmitter};
 use super::helper::{Op, mask_of};
 use super::literal::{element_list, literal};
 use super::types::CType;
-use crate::facts::{self, Mask};
+use crate::facts;
 use orch_compute::{Expr, ExprId};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
@@ -166,7 +166,7 @@ impl FunctionEmitter<'_> {
     fn select(&mut self, condition: ExprId, a: ExprId, b: ExprId) -> CValue {
         let (dtype, lanes) = (self.program.exprs.dtype(a), self.program.exprs.lanes(a));
         let (a, b) = (self.value_of(a), self.value_of(b));
-        if let (Mask::Uniform(condition), 2..) = (facts::mask(&self.program.exprs, Some(condition)), lanes) {
+        if let (Some(condition), 2..) = (self.program.exprs.uniform(condition), lanes) {
             let b = self.flags_as(b, a.ty);
             return self.either(condition, &a, &b.text);
         }

@@ -140,9 +140,7 @@ impl FunctionEmitter<'_> {
                 let mask = facts::mask(&self.program.exprs, *mask);
                 let value = self.value_of(*value);
                 let text = self.store(&MemoryAccess { buffer: *buffer, address, mask }, value);
-                for line in text.lines() {
-                    self.line(&format!("{line};"));
-                }
+                self.line(&format!("{text};"));
                 self.scopes.forget(&Changes { registers: vec![], buffers: vec![*buffer] });
             }
             Stmt::For { var, start, end, step, kind, body } => {

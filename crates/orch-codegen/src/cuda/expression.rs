@@ -34,8 +34,7 @@ impl Emitter<'_> {
                 value(format!("{name}({})", args.join(", ")))
             }
             Expr::Select(condition, a, b) => {
-                let condition = facts::mask(&self.program.exprs, Some(condition)).operand();
-                let condition = self.operand(condition.expect("a choice has a condition")).text;
+                let condition = self.operand(facts::condition(&self.program.exprs, condition)).text;
                 let ty = self.index_type(id, &[a, b]);
                 let (a, b) = (self.operand_as(a, ty), self.operand_as(b, ty));
                 CppValue { text: format!("o_select({condition}, {a}, {b})"), ty }

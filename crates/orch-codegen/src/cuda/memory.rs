@@ -2,22 +2,13 @@
 
 use super::emitter::Emitter;
 use super::types::CppType;
-use crate::facts::{self, Address};
+use crate::facts::{self, Address, Mask};
 use orch_compute::{BufferId, Expr, ExprId};
 use orch_ir::{BinaryFn, DType};
 use orch_thread::Scope;
 
 /// Bytes of the widest access.
 const WIDEST_BYTES: usize = 16;
-
-/// The text of [`facts::Mask`].
-enum Mask {
-    All,
-    /// All of them or none.
-    Uniform(String),
-    /// Each by itself.
-    Each(String),
-}
 
 impl Emitter<'_> {
     /// The text of a load whose operands are known.
@@ -29,7 +20,7 @@ impl Emitter<'_> {
         mask: Option<ExprId>,
     ) -> String {
         let address = facts::address(&self.program.exprs, offset);
-        let mask = self.mask(mask);
+        let mask = facts::mask(&self.program.exprs, mask).map(|id| self.operand(id).text);
         let info = self.program.buffer(buffer);
         let (name, scope, dtype) = (self.buffers[buffer.index()].clone(), info.scope, info.dtype);
         let is_fragment = self.fragments.contains(&buffer);
@@ -85,12 +76,11 @@ impl Emitter<'_> {
         }
         let lanes = self.program.exprs.lanes(value);
         let address = facts::address(&self.program.exprs, offset);
-        for id in
-            [address.operand(), value].into_iter().chain(facts::mask(&self.program.exprs, mask).operand())
-        {
+        let mask = facts::mask(&self.program.exprs, mask);
+        for id in [address.operand(), value].into_iter().chain(mask.operand()) {
             self.eval(id);
         }
-        let mask = self.mask(mask);
+        let mask = mask.map(|id| self.operand(id).text);
         let info = self.program.buffer(buffer);
         let (name, scope, dtype) = (self.buffers[buffer.index()].clone(), info.scope, info.dtype);
         let ty = CppType::of(dtype, lanes);
@@ -202,14 +192,6 @@ impl Emitter<'_> {
         match address {
             Address::Strided(_, stride) => format!("o_ramp<{lanes}>({first}, {stride})"),
             Address::Contiguous(_) | Address::Scattered(_) => first,
-        }
-    }
-
-    fn mask(&mut self, mask: Option<ExprId>) -> Mask {
-        match facts::mask(&self.program.exprs, mask) {
-            facts::Mask::All => Mask::All,
-            facts::Mask::Uniform(condition) => Mask::Uniform(self.operand(condition).text),
-            facts::Mask::Each(mask) => Mask::Each(self.operand(mask).text),
         }
     }
 
