@@ -113,14 +113,17 @@ fn lanes_of(along: Option<(&Axis, usize)>) -> usize {
 /// The effort of one value by itself: its loads and what is computed from them.
 pub(super) fn value_effort(nest: &mut Nest, value: ExprId, along: (&Axis, usize)) -> Effort {
     let nodes = nest.program.exprs.reachable(&[value]);
-    let efforts = nodes.into_iter().map(|id| match *nest.program.exprs.get(id) {
-        Expr::Load { .. } => {
-            let size = nest.program.exprs.dtype(id).size_bytes();
-            pattern(nest, id, Some(along)).map(|pattern| pattern.effort(size, along.1)).unwrap_or_default()
-        }
+    let efforts = nodes.into_iter().map(|id| match nest.program.exprs.get(id) {
+        Expr::Load { .. } => load_effort(nest, id, Some(along)),
         _ => computation_effort(&nest.program.exprs, id, along.1),
     });
     efforts.fold(Effort::default(), Effort::plus)
+}
+
+/// The effort of a load whose elements all come from memory.
+fn load_effort(nest: &mut Nest, load: ExprId, along: Option<(&Axis, usize)>) -> Effort {
+    let size = nest.program.exprs.dtype(load).size_bytes();
+    pattern(nest, load, along).map(|pattern| pattern.effort(size, lanes_of(along))).unwrap_or_default()
 }
 
 /// The effort of computing a node that is no load, of so many lanes.
@@ -132,9 +135,7 @@ fn computation_effort(exprs: &Exprs, id: ExprId, lanes: usize) -> Effort {
 /// The effort of one node of a stage that is done at so many points.
 fn node_effort(nest: &mut Nest, id: ExprId, along: Option<(&Axis, usize)>, points: usize) -> Effort {
     if let Expr::Load { buffer, .. } = *nest.program.exprs.get(id) {
-        let size = nest.program.exprs.dtype(id).size_bytes();
-        let effort = pattern(nest, id, along).map(|pattern| pattern.effort(size, lanes_of(along)));
-        let effort = effort.unwrap_or_default();
+        let effort = load_effort(nest, id, along);
         // Elements that are read at several points come from DRAM once.
         let share = nest.program.buffer(buffer).elems as f64 / points.max(1) as f64;
         return Effort { bytes: effort.bytes * share.clamp(CACHED, 1.0), ..effort };

@@ -37,6 +37,7 @@ pub(super) fn count(nest: &mut Nest, plan: &NestPlan, target: &CpuTarget) -> Sin
         Some(tiling) => nest.program.exprs.reachable(&tiling.values),
         None => Vec::new(),
     };
+    let lines = plan.lanes * plan.vectors;
     for stage in nest.stages.clone() {
         for (id, offset) in accesses(nest, &stage) {
             let exprs = &nest.program.exprs;
@@ -46,7 +47,6 @@ pub(super) fn count(nest: &mut Nest, plan: &NestPlan, target: &CpuTarget) -> Sin
             let points = nest.points(&varying);
             let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
             let stride = vector.and_then(|vector| simplifier.stride(exprs, offset, vector));
-            let lines = plan.lanes * plan.vectors;
             match stride {
                 Some(0 | 1) => {}
                 Some(stride) if is_short_stride(stride) => {}
