@@ -62,7 +62,7 @@ struct Pair {
     names: Vec<String>,
     outputs: [Vec<usize>; 2],
     /// Of each tensor up to which extents it is computed.
-    boxes: Vec<Vec<usize>>,
+    computed: Vec<Vec<usize>>,
     /// Extents of which less is computed, and how much.
     cut: Vec<(usize, usize)>,
     /// What must be defined; of the candidate what signs alone do not show.
@@ -97,16 +97,16 @@ impl Pair {
         nodes.iter().for_each(|node| indices.refuse_diagonals(&node.shape));
         let extents = nodes.iter_mut().flat_map(|node| &mut node.shape);
         extents.for_each(|extent| extent.index = extent.index.filter(|_| indices.is_alike(extent.index)));
-        let mut boxes: Vec<_> = nodes.iter().map(|node| lens(&node.shape)).collect();
-        let ([mut work, mut held], mut cut) = (cost(&both, &boxes), Vec::new());
+        let mut computed: Vec<_> = nodes.iter().map(|node| lens(&node.shape)).collect();
+        let ([mut work, mut held], mut cut) = (cost(&both, &computed), Vec::new());
         if work > WHOLE_WORK || held > MAX_ELEMENTS {
             let kept = |node: &Node| node.shape.iter().map(Extent::kept).collect();
-            (cut, boxes) = (both.indices.cut(), both.nodes.iter().map(kept).collect());
-            [work, held] = cost(&both, &boxes);
+            (cut, computed) = (both.indices.cut(), both.nodes.iter().map(kept).collect());
+            [work, held] = cost(&both, &computed);
         }
         ensure!(held <= MAX_ELEMENTS, "a test holds {held:.1e} elements; at most {MAX_ELEMENTS:.1e} are");
         ensure!(work <= MAX_WORK, "a test takes {work:.1e} operations; at most {MAX_WORK:.1e} are made");
-        Ok(Pair { both, names, outputs, boxes, cut, conditions, facts, deadline })
+        Ok(Pair { both, names, outputs, computed, cut, conditions, facts, deadline })
     }
 
     fn decide(&self, key: Key) -> Result<Verdict> {
@@ -164,7 +164,7 @@ impl Pair {
     fn values<D: Domain>(&self, domain: &mut D) -> Result<[Vec<Vec<D::Value>>; 3]> {
         let conditions = self.conditions.iter().map(|condition| condition.tensor);
         let wanted: Vec<usize> = self.outputs.iter().flatten().copied().chain(conditions).collect();
-        let mut own = evaluate(domain, &self.both, &self.boxes, &wanted)?;
+        let mut own = evaluate(domain, &self.both, &self.computed, &wanted)?;
         let mut other = own.split_off(self.names.len());
         let conditions = other.split_off(self.names.len());
         Ok([own, other, conditions])
@@ -251,7 +251,7 @@ impl Pair {
         let single = differences.sum::<f64>() + pair(count * count, &arguments);
         let (mut counts, mut conditions) = ([0.0; 2], Vec::new());
         for &Condition { is_candidates, tensor, .. } in &self.conditions {
-            let lens = self.boxes[tensor].iter().map(|&len| len as f64);
+            let lens = self.computed[tensor].iter().map(|&len| len as f64);
             counts[usize::from(is_candidates)] += lens.product::<f64>();
             conditions.push(tensor);
         }
@@ -273,7 +273,7 @@ impl Pair {
                         || all && a.is_finite() && !b.is_finite()
                 };
                 if let Some(at) = own.iter().zip(other).position(differs) {
-                    let shape = self.boxes[self.outputs[0][output]].clone();
+                    let shape = self.computed[self.outputs[0][output]].clone();
                     let indices = steps(&shape).into_iter().zip(&shape);
                     return Some(Witness {
                         output: self.names[output].clone(),

@@ -110,7 +110,7 @@ fn each_index(
 pub fn evaluate<D: Domain>(
     domain: &mut D,
     program: &Program,
-    boxes: &[Vec<usize>],
+    computed: &[Vec<usize>],
     wanted: &[usize],
 ) -> Result<Vec<Vec<D::Value>>> {
     let mut tensors: Vec<Strided<D::Value>> = Vec::new();
@@ -121,7 +121,7 @@ pub fn evaluate<D: Domain>(
         node.args.iter().for_each(|&arg| last[arg] = at);
     }
     wanted.iter().for_each(|&tensor| last[tensor] = usize::MAX);
-    for (at, (node, lens)) in program.nodes.iter().zip(boxes).enumerate() {
+    for (at, (node, lens)) in program.nodes.iter().zip(computed).enumerate() {
         let args: Vec<&Strided<D::Value>> = node.args.iter().map(|&arg| &tensors[arg]).collect();
         let tensor = match &node.op {
             Op::Input { is_mask, .. } if is_lazy(&node.op, lens) => Strided {
@@ -203,7 +203,7 @@ pub fn evaluate<D: Domain>(
     domain.check()?;
     let values = |&tensor: &usize| {
         let mut values = Vec::new();
-        each_index(&boxes[tensor], program.shape(tensor), |_, index| {
+        each_index(&computed[tensor], program.shape(tensor), |_, index| {
             values.push(tensors[tensor].get(domain, index));
             Ok(())
         })?;
@@ -222,12 +222,12 @@ fn is_lazy(op: &Op, lens: &[usize]) -> bool {
 }
 
 /// What an evaluation takes: elementary operations, and elements that are held.
-pub fn cost(program: &Program, boxes: &[Vec<usize>]) -> [f64; 2] {
+pub fn cost(program: &Program, computed: &[Vec<usize>]) -> [f64; 2] {
     let mut cost = [0.0; 2];
-    for (node, lens) in program.nodes.iter().zip(boxes).filter(|(node, lens)| !is_lazy(&node.op, lens)) {
+    for (node, lens) in program.nodes.iter().zip(computed).filter(|(node, lens)| !is_lazy(&node.op, lens)) {
         let count = lens.iter().map(|&len| len as f64).product::<f64>();
         // Elements along the dimension that is reduced.
-        let depth = if let Op::Reduce(_, dim) = node.op { boxes[node.args[0]][dim] as f64 } else { 1.0 };
+        let depth = if let Op::Reduce(_, dim) = node.op { computed[node.args[0]][dim] as f64 } else { 1.0 };
         cost = [cost[0] + count * depth, cost[1] + count + 3.0 * depth];
     }
     cost
