@@ -199,7 +199,7 @@ fn blocks_follow_each_other_in_a_cta() {
         (Attention { heads: 2, ..PLAIN }, 1),
     ] {
         let text = check(attention, &GpuTarget { sms, ..SMALL });
-        assert!(text.contains("for turn"), "{text}");
+        assert!(text.contains("for wave"), "{text}");
     }
 }
 

@@ -9,8 +9,9 @@
 //! Nothing is widened before it must be: what does not depend on `x` stays scalar; sums and constant multiples of
 //! `x` are ramps; a quotient, remainder or comparison that is the same in all lanes, or follows them, because
 //! `base` is aligned, stays scalar or a ramp; one that changes at most once within the vector becomes a selection
-//! instead of a vector division. A load at a ramp of stride 1 is contiguous, at a scalar offset one scalar load, whatever lanes want it; at a ramp
-//! divided by 2, 4, .. that starts at a multiple it is a shorter contiguous one whose lanes are repeated; anywhere else a gather.
+//! instead of a vector division. A load at a ramp of stride 1 is contiguous, at a scalar offset one scalar load, whatever lanes want
+//! it; at a ramp divided by 2, 4, .. that starts at a multiple it is a shorter contiguous one whose lanes are repeated; anywhere else
+//! a gather.
 //!
 //! The variable keeps its meaning of a scalar index (its declared range is that of single elements); `base` is
 //! another expression, of the first lane: usually a loop variable declared as a multiple of `lanes`.

@@ -2,8 +2,8 @@
 //!
 //! A statement that holds nothing of a CTA is run by one thread after the other. Loops around statements of a CTA
 //! have the same bounds in every thread; whole warps take branches around them, and all threads reach barriers.
-//! Shared memory records which thread accessed an element since the last barrier (of its warp, for threads of one), so that a missing barrier is an error
-//! in whatever order threads run; a TMA load may overwrite an element once the threads that have read it have arrived at an
+//! Shared memory records which thread accessed an element since the last barrier (of its warp, for threads of one), so that a
+//! missing barrier is an error in whatever order threads run; a TMA load may overwrite an element once the threads that have read it have arrived at an
 //! empty mbarrier for which the load waited.
 
 use crate::cta::{Cta, CtaStmt, Location, MmaType, WARP};

@@ -8,7 +8,7 @@ use super::layout::{
     ColumnLayout, FRAGMENT_COLUMNS, FRAGMENT_ROWS, FragmentLayout, RegisterSlot, RegisterTile, WarpGrid,
 };
 use super::overlap::SoftmaxOverlap;
-use super::persistent::{PersistentCtas, Turn};
+use super::persistent::{BlockLoop, PersistentCtas};
 use super::steps::TileSteps;
 use super::tma::PendingTma;
 use super::value::{SharedTile, TileHome};
@@ -47,8 +47,8 @@ pub(super) struct BlockEmitter<'a> {
     pub visible: Option<VisibleIterations>,
     /// The iterations that the CTA runs, of the block. Set by `new`.
     pub iterations: CtaIterations,
-    /// Which of its blocks a persistent CTA runs; `None` where a CTA runs one block.
-    pub turn: Option<Turn>,
+    /// The loop of a persistent CTA over its blocks; `None` where a CTA runs one block.
+    pub block_loop: Option<BlockLoop>,
     /// Index of the unrolled copy of the loop body ([`TileSteps::unroll`]). Set by `pipeline::emit_loop` and
     /// `register_direct::start_direct_loads`, read by `register_direct` to select registers.
     pub unroll_index: ExprId,
@@ -150,7 +150,7 @@ pub(super) struct StatementLists {
     /// Where `prologue` goes: behind the statements that bind [`ThreadIds`], those of the block excepted if the CTA is persistent.
     pub prologue_at: usize,
     /// Statements of a persistent CTA before its first block. Moved by `finish`.
-    pub before_turns: Vec<Stmt>,
+    pub before_blocks: Vec<Stmt>,
     /// Statements before all others, with a barrier after them (zeros that pad operands). Moved by `finish`.
     pub prologue: Vec<Stmt>,
     /// Statements before the loop (initial values of accumulators). Moved by `pipeline::emit_loop`.
@@ -201,7 +201,7 @@ impl<'a> BlockEmitter<'a> {
             grid: block.grid.clone(),
             visible: VisibleIterations::of(plan.request, plan.steps, &block.grid),
             iterations: CtaIterations { first: zero, count: zero },
-            turn: None,
+            block_loop: None,
             unroll_index: zero,
             arguments: vec![None; plan.request.graph.shapes().len()],
             tiles: TileState {
@@ -215,7 +215,7 @@ impl<'a> BlockEmitter<'a> {
             code: StatementLists {
                 body: Vec::new(),
                 prologue_at: 0,
-                before_turns: Vec::new(),
+                before_blocks: Vec::new(),
                 prologue: Vec::new(),
                 before_loop: Vec::new(),
                 resident_a: Vec::new(),
@@ -236,7 +236,7 @@ impl<'a> BlockEmitter<'a> {
         match persistent {
             Some(persistent) => {
                 emitter.code.prologue_at = emitter.code.body.len();
-                emitter.start_turns(persistent, cta);
+                emitter.start_block_loop(persistent, cta);
             }
             None => {
                 let order = emitter

@@ -284,13 +284,14 @@ fn products(steps: &TileSteps) -> impl Iterator<Item = &steps::BlockTile> {
 /// to shared memory.
 ///
 /// # Errors
-/// If a skinny GEMM's B is not loaded by TMA, blocks cannot follow each other in a persistent CTA, or accumulators that a cluster would reduce are not in registers.
+/// If a skinny GEMM's B is not loaded by TMA, blocks cannot follow each other in a persistent CTA, or accumulators that a cluster would
+/// reduce are not in registers.
 fn emit_block(plan: BlockPlan<'_>, block: &BlockGraph) -> Result<Kernel, CannotLower> {
     let mut emitter = BlockEmitter::new(plan, block);
     let bindings = emitter.declare_arguments(block);
     emitter.emit_body(block)?;
     let schedule = plan.schedule;
-    emitter.check_turns()?;
+    emitter.check_block_loop()?;
     let again = |schedule| emit_block(BlockPlan { schedule, ..plan }, block);
     if schedule.is_skinny && !emitter.loads_skinny_b_by_tma() {
         return Err(CannotLower("TMA does not take the operands".to_owned()));
@@ -308,9 +309,9 @@ impl BlockEmitter<'_> {
     /// The kernel: moves the prologue behind the statements that bind thread ids, with a barrier after it.
     fn finish(mut self, bindings: Vec<Binding>) -> Kernel {
         let mut body = std::mem::take(&mut self.code.body);
-        if self.turn.is_some() {
-            let turn = body.split_off(self.code.prologue_at);
-            body.extend(self.turns(turn));
+        if self.block_loop.is_some() {
+            let of_block = body.split_off(self.code.prologue_at);
+            body.extend(self.over_blocks(of_block));
         }
         if !self.code.prologue.is_empty() {
             // The prologue uses the ids that the statements before it bind.

@@ -144,7 +144,7 @@ impl BlockEmitter<'_> {
     /// one, else a new one. All threads have to be past the loop.
     pub fn shared_after_loop(&mut self, name: &str, dtype: DType, shape: &[usize]) -> SharedTile {
         let last = shape.len() - 1;
-        if self.turn.is_some() {
+        if self.block_loop.is_some() {
             // What lies in other buffers is loaded for the next block meanwhile.
             return self.alloc_shared(name, dtype, shape, last);
         }

@@ -12,7 +12,7 @@
 //!
 //! The ring of stages goes on over blocks: iteration `i` of a block is number `before + i` of the CTA, of which stage and phase are
 //! computed, where `before` counts the iterations of the CTA's earlier blocks. The phase of Q's full mbarrier is the number of the block in
-//! the CTA, its turn.
+//! the CTA, its *wave*: a wave has a block for each CTA.
 //!
 //! What orders the loads of the next block behind reads of what they overwrite:
 //!
@@ -27,14 +27,14 @@
 //! instructions for the position in each iteration, to issue loads one iteration earlier that have an iteration, a product and a store
 //! to arrive.
 //!
-//! Blocks are dealt to CTAs back and forth, so that CTAs whose block is among the longer ones of one round have one of the shorter
-//! ones in the next:
+//! Blocks are dealt to CTAs back and forth, so that CTAs whose block is among the longer ones of one wave have one of the shorter
+//! ones of the next:
 //!
 //! ```text
 //! CTA               0   1   2        blocks in their order, longest first (visible)
-//! turn 0            0   1   2
-//! turn 1            5   4   3
-//! turn 2            6   7   8
+//! wave 0            0   1   2
+//! wave 1            5   4   3
+//! wave 2            6   7   8
 //! ```
 //!
 //! No SM that is free takes over a block of another, so blocks are not dealt if that takes longer than starting each on the SM that is
@@ -51,9 +51,10 @@ use orch_compute::{BufferId, ExprId, Type, VarId, VarInfo};
 use orch_thread::{CtaStmt, GpuTarget, LoopKind, Stmt};
 use std::collections::BTreeSet;
 
-/// About as many iterations as take as long as what nothing overlaps with in a block: in one with a CTA of its own, and in one of a
-/// persistent CTA.
-const EXPOSED_ITERATIONS: [usize; 2] = [5, 2];
+/// About as many iterations as take as long as what nothing overlaps with in a block that has a CTA of its own.
+const EXPOSED_ITERATIONS: usize = 5;
+/// The same in a block of a persistent CTA.
+const PERSISTENT_EXPOSED_ITERATIONS: usize = 2;
 
 /// The CTAs of a kernel that share its blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,11 +65,11 @@ pub(super) struct PersistentCtas {
     pub order: Option<BlockOrder>,
 }
 
-/// Which of its blocks a persistent CTA runs.
+/// The loop of a persistent CTA over its blocks.
 #[derive(Clone, Debug)]
-pub(super) struct Turn {
+pub(super) struct BlockLoop {
     /// The number of the block among those of the CTA.
-    pub number: ExprId,
+    pub wave: ExprId,
     /// The loop variable that is this number.
     var: VarId,
     /// Blocks of the CTA.
@@ -100,19 +101,19 @@ impl PersistentCtas {
         let order = visible.and_then(|visible| visible.order_in_sections(request, steps, &block.grid));
         let persistent = PersistentCtas { ctas, order };
         let Some(visible) = visible else { return Some(persistent) };
-        let [own, shared] = EXPOSED_ITERATIONS;
         let lengths =
             |order, exposed: usize| visible.lengths(order, &block.grid).map(move |all| all + exposed);
-        let alone = time_in_order(lengths(visible.order(request, steps), own), ctas);
-        (persistent.time_in_turns(lengths(order, shared)) <= alone).then_some(persistent)
+        let alone = time_in_order(lengths(visible.order(request, steps), EXPOSED_ITERATIONS), ctas);
+        (persistent.time_in_waves(lengths(order, PERSISTENT_EXPOSED_ITERATIONS)) <= alone)
+            .then_some(persistent)
     }
 
     /// The time until the last CTA ends, given the time of each block in their order.
-    fn time_in_turns(&self, blocks: impl Iterator<Item = usize>) -> usize {
+    fn time_in_waves(&self, blocks: impl Iterator<Item = usize>) -> usize {
         let mut times = vec![0; self.ctas];
         for (number, time) in blocks.enumerate() {
-            let (turn, place) = (number / self.ctas, number % self.ctas);
-            times[if turn % 2 == 0 { place } else { self.ctas - 1 - place }] += time;
+            let (wave, place) = (number / self.ctas, number % self.ctas);
+            times[if wave % 2 == 0 { place } else { self.ctas - 1 - place }] += time;
         }
         times.into_iter().max().unwrap_or(0)
     }
@@ -120,24 +121,24 @@ impl PersistentCtas {
 
 impl BlockEmitter<'_> {
     /// Starts the loop over the blocks of a CTA: binds the number of its blocks, and in the loop the block.
-    pub fn start_turns(&mut self, persistent: PersistentCtas, cta: ExprId) {
+    pub fn start_block_loop(&mut self, persistent: PersistentCtas, cta: ExprId) {
         let (blocks, ctas) = (self.grid.iter().product::<usize>(), persistent.ctas);
         let (whole, rest) = (blocks / ctas, blocks % ctas);
-        let turns = blocks.div_ceil(ctas);
+        let waves = blocks.div_ceil(ctas);
         let last = self.index(whole);
-        let place = self.place_in_turn(last, cta, ctas);
-        // In the last round not every CTA has a block.
+        let place = self.place_in_wave(last, cta, ctas);
+        // In the last wave not every CTA has a block.
         let exprs = &mut self.program.exprs;
         let (most, least, rest) =
-            (exprs.index(turns as i64), exprs.index(whole as i64), exprs.index(rest as i64));
+            (exprs.index(waves as i64), exprs.index(whole as i64), exprs.index(rest as i64));
         let has_one_more = exprs.lt(place, rest);
         let count = exprs.select(has_one_more, most, least);
         let mut start = Vec::new();
-        let count = self.bind_index(&mut start, "turns", count, (turns + 1, 1));
-        let (var, number) = self.program.exprs.fresh_index("turn", turns);
-        let most_before = turns * self.plan.steps.loop_range;
+        let count = self.bind_index(&mut start, "waves", count, (waves + 1, 1));
+        let (var, wave) = self.program.exprs.fresh_index("wave", waves);
+        let most_before = waves * self.plan.steps.loop_range;
         let (before, counter) = match self.visible {
-            None => (self.program.exprs.mul_const(number, self.plan.steps.loop_range as i64), None),
+            None => (self.program.exprs.mul_const(wave, self.plan.steps.loop_range as i64), None),
             Some(_) => {
                 let (name, range) = ("done".to_owned(), Some((0, most_before as i64)));
                 let info = VarInfo { name, ty: Type::INDEX, range, multiple_of: 1 };
@@ -150,28 +151,28 @@ impl BlockEmitter<'_> {
                 (before, Some(counter))
             }
         };
-        self.code.before_turns.extend(start);
+        self.code.before_blocks.extend(start);
         let (before_loop, written) = (BTreeSet::new(), BTreeSet::new());
-        self.turn = Some(Turn { number, var, count, before, counter, before_loop, written });
-        self.bind_turn(number);
+        self.block_loop = Some(BlockLoop { wave, var, count, before, counter, before_loop, written });
+        self.bind_block_of_wave(wave);
     }
 
-    /// The place of a CTA in a round of blocks, which goes back and forth.
-    fn place_in_turn(&mut self, turn: ExprId, cta: ExprId, ctas: usize) -> ExprId {
+    /// The place of a CTA in a wave of blocks, which goes back and forth.
+    fn place_in_wave(&mut self, wave: ExprId, cta: ExprId, ctas: usize) -> ExprId {
         let exprs = &mut self.program.exprs;
         let (two, zero, last) = (exprs.index(2), exprs.index(0), exprs.index(ctas as i64 - 1));
-        let parity = exprs.floor_rem(turn, two);
+        let parity = exprs.floor_rem(wave, two);
         let is_forth = exprs.eq(parity, zero);
         let back = exprs.sub(last, cta);
         exprs.select(is_forth, cta, back)
     }
 
-    /// Binds the block of a turn of the CTA.
-    fn bind_turn(&mut self, turn: ExprId) {
+    /// Binds the block that the CTA runs in a wave.
+    fn bind_block_of_wave(&mut self, wave: ExprId) {
         let Some(persistent) = self.plan.schedule.persistent else { return };
         let cta = self.program.exprs.var(self.program.task);
-        let place = self.place_in_turn(turn, cta, persistent.ctas);
-        let number = self.program.exprs.linear_index(&[turn, place], &[persistent.ctas, 1]);
+        let place = self.place_in_wave(wave, cta, persistent.ctas);
+        let number = self.program.exprs.linear_index(&[wave, place], &[persistent.ctas, 1]);
         let mut body = Vec::new();
         let blocks = self.grid.iter().product();
         let number = self.bind_index(&mut body, "number", number, (blocks, 1));
@@ -181,27 +182,27 @@ impl BlockEmitter<'_> {
 
     /// The number of an iteration in the ring: of this block, behind those of the CTA's earlier blocks.
     pub fn ring_index(&mut self, iteration: ExprId) -> ExprId {
-        match &self.turn {
-            Some(turn) => self.program.exprs.add2(turn.before, iteration),
+        match &self.block_loop {
+            Some(blocks) => self.program.exprs.add2(blocks.before, iteration),
             None => iteration,
         }
     }
 
     /// Adds the first loads of the CTA before its first block.
     pub fn load_first_block(&mut self, staged: &StagedLoads) {
-        if let Some(turn) = &mut self.turn {
-            turn.before_loop.extend(staged.once.iter().map(|staged| staged.view.buffer));
+        if let Some(blocks) = &mut self.block_loop {
+            blocks.before_loop.extend(staged.once.iter().map(|staged| staged.view.buffer));
         }
         let zero = self.index(0);
         let loads = self.first_loads(staged, zero, zero);
-        self.code.before_turns.extend(loads);
+        self.code.before_blocks.extend(loads);
     }
 
     /// Adds the first loads of the next block, if there is one, in the last iteration of this one.
     pub fn load_next_block(&mut self, staged: &StagedLoads) {
-        let Some(Turn { number, count, .. }) = self.turn.clone() else { return };
+        let Some(BlockLoop { wave, count, .. }) = self.block_loop.clone() else { return };
         let exprs = &mut self.program.exprs;
-        let (next, two, zero) = (exprs.add_const(number, 1), exprs.index(2), exprs.index(0));
+        let (next, two, zero) = (exprs.add_const(wave, 1), exprs.index(2), exprs.index(0));
         let condition = exprs.lt(next, count);
         let last = exprs.add_const(self.iterations.count, -1);
         let is_last = exprs.eq(self.iteration, last);
@@ -220,34 +221,37 @@ impl BlockEmitter<'_> {
         self.code.body.push(Stmt::If { condition: is_last, then, otherwise: Vec::new() });
     }
 
-    /// The loads of a block that its loop does not issue, of the block of a turn behind so many iterations.
-    fn first_loads(&mut self, staged: &StagedLoads, turn: ExprId, before: ExprId) -> Vec<Stmt> {
+    /// The loads of a block that its loop does not issue, of the block of a wave, behind so many iterations.
+    fn first_loads(&mut self, staged: &StagedLoads, wave: ExprId, before: ExprId) -> Vec<Stmt> {
         let body = std::mem::take(&mut self.code.body);
         let (block, rank, iterations) = (self.ids.block.clone(), self.ids.cta_rank, self.iterations);
-        let own = self.turn.clone();
-        if let Some(turn) = &mut self.turn {
-            turn.before = before;
+        let own = self.block_loop.clone();
+        if let Some(blocks) = &mut self.block_loop {
+            blocks.before = before;
         }
-        self.bind_turn(turn);
+        self.bind_block_of_wave(wave);
         let zero = self.index(0);
         for staged in &staged.once {
             let loads = self.issue_load(staged, zero, zero);
             self.code.body.extend(loads);
         }
         self.load_first_stages(&staged.looped);
-        (self.ids.block, self.ids.cta_rank, self.iterations, self.turn) = (block, rank, iterations, own);
+        (self.ids.block, self.ids.cta_rank, self.iterations, self.block_loop) =
+            (block, rank, iterations, own);
         std::mem::replace(&mut self.code.body, body)
     }
 
     /// The statements of a persistent CTA: its loop over blocks, given what it does for each.
-    pub fn turns(&mut self, mut body: Vec<Stmt>) -> Vec<Stmt> {
-        let Some(Turn { var, count, before, counter, .. }) = self.turn.clone() else { return body };
+    pub fn over_blocks(&mut self, mut body: Vec<Stmt>) -> Vec<Stmt> {
+        let Some(BlockLoop { var, count, before, counter, .. }) = self.block_loop.clone() else {
+            return body;
+        };
         if let Some(counter) = counter {
             let after = self.program.exprs.add2(before, self.iterations.count);
             body.push(Stmt::Assign(counter, after));
         }
         let start = self.index(0);
-        let mut stmts = std::mem::take(&mut self.code.before_turns);
+        let mut stmts = std::mem::take(&mut self.code.before_blocks);
         stmts.push(Stmt::For { var, start, end: count, step: 1, kind: LoopKind::Serial, body });
         stmts
     }
@@ -257,8 +261,8 @@ impl BlockEmitter<'_> {
     /// # Errors
     /// If a block does not load all that it reads by TMA, iterations have barriers, or threads write shared memory that others may
     /// still read for the block before.
-    pub fn check_turns(&self) -> Result<(), CannotLower> {
-        let Some(turn) = &self.turn else { return Ok(()) };
+    pub fn check_block_loop(&self) -> Result<(), CannotLower> {
+        let Some(blocks) = &self.block_loop else { return Ok(()) };
         let steps = self.plan.steps;
         let reads_directly = (0..steps.tiles.len()).any(|tile| {
             steps.tiles[tile].readers > 0
@@ -272,10 +276,10 @@ impl BlockEmitter<'_> {
         let suits = self.empty.in_use
             && self.empty.suffice
             && self.overlap.as_ref().is_some_and(|overlap| overlap.is_written())
-            && !turn.before_loop.iter().any(|&buffer| later.reads(buffer))
+            && !blocks.before_loop.iter().any(|&buffer| later.reads(buffer))
             && self.code.prologue.is_empty()
             && !reads_directly
-            && own.writes_only(&turn.written);
+            && own.writes_only(&blocks.written);
         suits.then_some(()).ok_or_else(|| CannotLower("blocks cannot follow each other in a CTA".to_owned()))
     }
 }
@@ -311,7 +315,7 @@ mod tests {
         let visible = super::VisibleIterations::of(&request, &steps, &block.grid).expect("a band");
         let lengths: Vec<usize> = visible.lengths(persistent.order, &block.grid).collect();
         let mean = lengths.iter().sum::<usize>() as f64 / SM_90.sms as f64;
-        Some((persistent.time_in_turns(lengths.into_iter()), mean))
+        Some((persistent.time_in_waves(lengths.into_iter()), mean))
     }
 
     /// CTAs have about as much to do, where L2 holds all keys and values and where it holds those of a part of the heads.

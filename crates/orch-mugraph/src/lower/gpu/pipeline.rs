@@ -39,7 +39,7 @@ impl BlockEmitter<'_> {
         let looped = &all.looped;
         let zero = self.index(0);
         for staged in &all.once {
-            if self.turn.is_none() {
+            if self.block_loop.is_none() {
                 let copies = self.issue_load(staged, zero, zero);
                 self.code.body.extend(copies);
             }
@@ -58,7 +58,7 @@ impl BlockEmitter<'_> {
             && self.plan.schedule.warps > WARP_GROUP
             && self.plan.schedule.stages >= MIN_STAGES_OF_EMPTY_MBARRIERS
             && looped.iter().all(|staged| staged.tma.is_some());
-        match self.turn {
+        match self.block_loop {
             Some(_) => self.load_first_block(&all),
             None => self.load_first_stages(looped),
         }
@@ -102,7 +102,7 @@ impl BlockEmitter<'_> {
         let outer = std::mem::take(&mut self.code.body);
         let unroll = self.plan.steps.unroll;
         let (var, first) = self.program.exprs.fresh_index("iteration", range / unroll);
-        let (copy_var, copy) = self.program.exprs.fresh_index("turn", unroll);
+        let (copy_var, copy) = self.program.exprs.fresh_index("copy", unroll);
         let mut body = Vec::new();
         if unroll > 1 {
             self.unroll_index = copy;
@@ -135,7 +135,7 @@ impl BlockEmitter<'_> {
         }
         let held = std::mem::take(&mut self.code.resident_a);
         // Threads that have waited for TMA loads of Q need no barrier.
-        if !held.is_empty() && !has_waited && self.turn.is_none() {
+        if !held.is_empty() && !has_waited && self.block_loop.is_none() {
             self.code.body.extend(is_copied.then_some(Stmt::Cta(CtaStmt::CpAsyncWait(stages - 1))));
             self.emit_barrier();
         }

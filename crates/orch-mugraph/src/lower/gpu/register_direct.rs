@@ -276,8 +276,8 @@ impl BlockEmitter<'_> {
         (buffered, group): (usize, usize),
         (line, column): (usize, usize),
     ) -> Location {
-        let per_turn = direct.buffered_steps * direct.column_units * direct.unit_elems();
-        let first = self.program.exprs.mul_const(self.unroll_index, per_turn as i64);
+        let per_copy = direct.buffered_steps * direct.column_units * direct.unit_elems();
+        let first = self.program.exprs.mul_const(self.unroll_index, per_copy as i64);
         let within =
             (buffered * direct.column_units + group) * direct.unit_elems() + line * direct.vector + column;
         Location {

@@ -51,8 +51,6 @@ impl MugraphSchedule {
     pub const PERSISTENT: MugraphSchedule = MugraphSchedule { persistent: true, ..MugraphSchedule::PLAIN };
 }
 
-const PLAIN: MugraphSchedule = MugraphSchedule::PLAIN;
-
 /// The key in records of measured times: it may not change while the schedule means the same.
 impl fmt::Display for MugraphSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,12 +81,14 @@ pub fn schedules(
     };
     let most = if by_tma { MAX_SKINNY_CLUSTER } else { MAX_CLUSTER_CTAS };
     let counts = (1..=most.ilog2()).rev().map(|log| 1 << log);
-    let mut all: Vec<MugraphSchedule> =
-        counts.filter(shares).map(|ctas| MugraphSchedule { tma_operands: by_tma, ctas, ..PLAIN }).collect();
+    let mut all: Vec<MugraphSchedule> = counts
+        .filter(shares)
+        .map(|ctas| MugraphSchedule { tma_operands: by_tma, ctas, ..MugraphSchedule::PLAIN })
+        .collect();
     let prefers_sharing = by_tma || has_wgmma && has_whole_row_tiles(block, shapes);
     let first = usize::from(prefers_sharing && !all.is_empty());
     all.insert(first, MugraphSchedule::PLAIN);
-    all.extend(by_tma.then_some(MugraphSchedule { tma_operands: by_tma, ..PLAIN }));
+    all.extend(by_tma.then_some(MugraphSchedule { tma_operands: by_tma, ..MugraphSchedule::PLAIN }));
     if has_wgmma && prefers_persistent(request, block, target) {
         all.insert(0, MugraphSchedule::PERSISTENT);
     }
@@ -96,7 +96,7 @@ pub fn schedules(
 }
 
 /// Whether persistent CTAs come first: a loop of two products, the second of computed weights, as attention, whose blocks they can
-/// share. The one place that decides so.
+/// share.
 fn prefers_persistent(request: &Request<'_>, block: &BlockGraph, target: &GpuTarget) -> bool {
     TileSteps::of(block, request.graph.shapes()).is_ok_and(|steps| {
         let weights = products(&steps).map(|product| &steps.tiles[product.step.args()[0]]);

@@ -313,7 +313,7 @@ impl BlockEmitter<'_> {
     pub fn load_stage_and_phase(&mut self, staged: &StagedLoad, iteration: ExprId) -> [ExprId; 2] {
         let index = match self.plan.steps.tiles[staged.tile].stage {
             Stage::Loop => self.ring_index(iteration),
-            _ => self.turn.as_ref().map_or(iteration, |turn| turn.number),
+            _ => self.block_loop.as_ref().map_or(iteration, |blocks| blocks.wave),
         };
         self.stage_and_phase(index, self.stages_of(staged.tile))
     }

@@ -71,10 +71,15 @@ impl BlockEmitter<'_> {
             self.emit_on_rank_zero(copies);
             return stores;
         }
-        let barrier = || vec![Stmt::Cta(CtaStmt::WarpBarrier)];
-        // A persistent CTA has read the rows of the block before.
-        let before = self.turn.as_mut().map(|turn| turn.written.insert(view.buffer)).map(|_| barrier());
-        [before.unwrap_or_default(), copies, barrier(), stores].concat()
+        let barrier = [Stmt::Cta(CtaStmt::WarpBarrier)];
+        let mut stmts = Vec::new();
+        if let Some(blocks) = &mut self.block_loop {
+            // Behind the reads of the rows of the block before.
+            blocks.written.insert(view.buffer);
+            stmts.extend(barrier.clone());
+        }
+        stmts.extend(copies.into_iter().chain(barrier).chain(stores));
+        stmts
     }
 
     /// The offset in a tensor of an element of a tile, `block * tile + element`, and the guard that it

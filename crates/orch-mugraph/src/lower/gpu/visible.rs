@@ -247,8 +247,8 @@ impl BlockOrder {
         if axis > 0 {
             index[0] += section * (grid[0] / sections);
         }
-        let is_turned = section % 2 == sections % 2;
-        if from_last != is_turned {
+        let is_reversed = section % 2 == sections % 2;
+        if from_last != is_reversed {
             index[axis] = grid[axis] - 1 - index[axis];
         }
         index
@@ -264,11 +264,11 @@ impl BlockOrder {
         }
         let last = exprs.index(grid[axis] as i64 - 1);
         let (forth, back) = (index[axis], exprs.sub(last, index[axis]));
-        let (straight, turned) = if from_last { (back, forth) } else { (forth, back) };
+        let (forward, reversed) = if from_last { (back, forth) } else { (forth, back) };
         let (two, parity) = (exprs.index(2), exprs.index(sections as i64 % 2));
         let of_section = exprs.floor_rem(section, two);
-        let is_turned = exprs.eq(of_section, parity);
-        index[axis] = if sections == 1 { straight } else { exprs.select(is_turned, turned, straight) };
+        let is_reversed = exprs.eq(of_section, parity);
+        index[axis] = if sections == 1 { forward } else { exprs.select(is_reversed, reversed, forward) };
         index
     }
 }

@@ -89,7 +89,7 @@ impl BlockEmitter<'_> {
         let computed = |reader: &usize| matches!(&steps.tiles[*reader].step, TileStep::Op { op, args } if op.is_elementwise() && args.len() == 1);
         let is_held = held(tile).is_some()
             || steps.only_reader(tile).filter(computed).is_some_and(|reader| held(reader).is_some());
-        let suits = self.turn.is_some()
+        let suits = self.block_loop.is_some()
             && is_held
             && dtype == self.operand_dtype()
             && inner + 1 == rank
