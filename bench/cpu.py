@@ -2,11 +2,14 @@
 """Latency of whole models on the CPU: Orchestrion, ONNX Runtime and OpenVINO, all in f32, with the same threads.
 
     cpu.py [NAME ...] [--threads 1 2] [--rounds 24] [--out bench/results/cpu]
+    cpu.py --sample SEED,EACH --out FILE ..
 
 Each engine runs in a process of its own that stays alive, bound to the same CPUs. They take turns: a round is one
 turn of each, in rotating order, and a turn is as many runs as fill 50 ms (at least one) after a pause in which the
 threads of the one before come to rest. A turn counts as the median of its runs, an engine as the median of its turns.
 Memory is the process's largest resident set, less what Python and the peer's library held before loading the model.
+
+With --sample the models are not those of the zoo, but EACH of every stratum of `bench/suite`, of batch 1, drawn by a seed.
 
 Writes OUT.json (every turn) and OUT.md (the tables).
 """
@@ -16,6 +19,7 @@ import math
 import os
 import pathlib
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,6 +27,9 @@ import tempfile
 import time
 
 import zoo
+
+sys.path.insert(0, str(zoo.ROOT / "bench/suite"))
+import draw  # noqa: E402
 
 ENGINES = ("orchestrion", "onnxruntime", "openvino")
 PEERS = ENGINES[1:]
@@ -159,6 +166,20 @@ def table(models, threads):
     return "\n".join(lines) + "\n"
 
 
+def sampled(seed, each, scratch):
+    """Folders of models of the suite, drawn by a seed; models that cannot be exported are named and left out."""
+    for row in map(str, draw.stratified(seed, each, batch=1)):
+        folder = pathlib.Path(scratch) / row.replace("/", "_")
+        folder.mkdir()
+        prepare = [sys.executable, zoo.ROOT / "bench/suite/prepare.py", row, folder, "--no-reference"]
+        subprocess.run(prepare, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if (folder / "model.onnx").exists():
+            yield folder
+            shutil.rmtree(folder)
+        else:
+            print(f"{row}: not exported", file=sys.stderr)
+
+
 def machine():
     import onnxruntime
     import openvino
@@ -180,12 +201,14 @@ def main():
     args.add_argument("names", nargs="*", metavar="NAME")
     args.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     args.add_argument("--rounds", type=int, default=24)
+    args.add_argument("--sample", metavar="SEED,EACH", help="models of the suite instead of the zoo's")
     args.add_argument("--orchestrion", type=pathlib.Path, metavar="PROGRAM", help="default: a release build of this tree")
     args.add_argument("--out", type=pathlib.Path, default=zoo.ROOT / "bench/results/cpu")
     args = args.parse_args()
     program, report = args.orchestrion or zoo.build(), {"machine": machine(), "rounds": args.rounds, "models": {}}
     with tempfile.TemporaryDirectory() as scratch:
-        for folder in zoo.folders(args.names):
+        folders = sampled(*map(int, args.sample.split(",")), scratch) if args.sample else zoo.folders(args.names)
+        for folder in folders:
             artifact = pathlib.Path(scratch) / f"{folder.name}.orc"
             compiled = subprocess.run([program, "compile", folder / "model.onnx", "-o", artifact, "--quiet"],
                                       stdout=subprocess.DEVNULL)
