@@ -3,9 +3,9 @@
 usage: python3 bench/gpu/sanitize.py [MODEL.onnx ...] [--precision f16,f32] [--orchestrion FILE] [--commit NAME] [--out FOLDER]
 
 Runs small cases of every template (products, convolutions, norms, reductions, transposition; sorts, selections of the largest,
-merges, scatters and cumulative sums of `bench/operators.py`), programs of the Mirage paper, and the given models, in f16, f32, or
-both, each compiled by `orchestrion` and run once under each tool, several side by side. Prints a line for each case and tool, and
-with --out writes FOLDER/sanitizer.md. The exit code is 1 if a tool reports anything, or could not do its work.
+merges, scatters and cumulative sums of `bench/operators.py`), programs of the Mirage paper, attention of more blocks than an H100 has
+SMs (with heads of 128 its CTAs are persistent), and the given models, in f16, f32, or both, each compiled by `orchestrion` and run
+once under each tool, several side by side. Prints a line for each case and tool, and with --out writes FOLDER/sanitizer.md. The exit code is 1 if a tool reports anything, or could not do its work.
 """
 import argparse, concurrent.futures, os, pathlib, re, shutil, subprocess, sys, tempfile, time
 
@@ -16,6 +16,10 @@ import operators  # noqa: E402
 
 TOOLS = ["memcheck", "racecheck", "synccheck"]
 PROGRAMS = ["gqa_inc", "gqa_spec", "mha_prefill", "qknorm_gqa", "mlp_adapter", "lora", "rmsnorm_linear", "gated_mlp", "ntrans"]
+# Attention by name: the size of heads, and whether it is causal. 128 sequences x heads of 384 tokens are more blocks than SMs.
+ATTENTION = {"attention of 64": (64, False), "causal attention of 64": (64, True),
+             "attention of 128": (128, False), "causal attention of 128": (128, True)}
+ATTENTION_HEADS, ATTENTION_TOKENS = 128, 384
 # Operators of `bench/operators.py` by name, at these sizes: rows within a CTA; and in parts that are merged, or updates that are
 # counted first.
 OPERATORS = {
@@ -65,7 +69,24 @@ def write_models(o, folder, precision):
     for name in PROGRAMS:
         found[name] = path = f"{folder}/{name}.onnx"
         contest.write_model(name, "f16" if precision == "f16" else "f32", *programs.programs(1)[name], path)
+    for name, (head, causal) in ATTENTION.items():
+        found[name] = path = f"{folder}/{name.replace(' ', '_')}.onnx"
+        write_attention(head, causal, path)
     return found
+
+
+def write_attention(head, causal, path):
+    """Softmax attention of f16 inputs, [heads, tokens, head] each, as far as the diagonal if it is causal."""
+    import numpy as np
+    import onnx
+    graph = operators.Graph(18)
+    shape = (ATTENTION_HEADS, ATTENTION_TOKENS, head)
+    q, k, v = (graph.input(*shape, dtype="f16") for _ in range(3))
+    scores = graph.Mul(graph.MatMul(q, graph.Transpose(k, perm=[0, 2, 1])), graph.constant(np.float16(head ** -0.5)))
+    if causal:
+        scores = graph.Add(scores, np.triu(np.full((ATTENTION_TOKENS,) * 2, -np.inf, np.float16), 1))
+    graph.output(graph.MatMul(graph.Softmax(scores, axis=-1), v), dtype="f16")
+    onnx.save(graph.model("attention"), path)
 
 
 def write_operator(build, size, path):
