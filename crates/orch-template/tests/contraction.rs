@@ -287,9 +287,15 @@ fn a_slice_of_merged_products_is_a_product_of_its_own() {
 #[test]
 fn products_of_tiles_run_on_while_the_next_are_copied() {
     let (m, n, k) = (130, 136, 450);
-    for is_constant in [true, false] {
+    for (is_constant, a_is_k_major) in [(true, true), (false, true), (false, false)] {
         let mut case = Case::new();
-        let x = case.input(&[m, k]);
+        let x = match a_is_k_major {
+            true => case.input(&[m, k]),
+            false => {
+                let x = case.input(&[k, m]);
+                case.add(PrimOp::Transpose { perm: vec![1, 0] }, &[x])
+            }
+        };
         let w = if is_constant { case.constant(&[k, n]) } else { case.input(&[k, n]) };
         let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
         let y = case.bias_relu(y, 1);
@@ -307,7 +313,7 @@ fn products_of_tiles_run_on_while_the_next_are_copied() {
             };
             let mut count = 0;
             for schedule in schedules.iter().filter(is_meant) {
-                let what = format!("constant {is_constant} {schedule:?}");
+                let what = format!("constant {is_constant}, a K-major {a_is_k_major}: {schedule:?}");
                 let mut kernel = gpu::lower(&block, schedule, OperandPrecision::F16)
                     .unwrap_or_else(|e| panic!("{what}: {e}"));
                 defer_grid_wait(&mut kernel.program);
@@ -315,7 +321,8 @@ fn products_of_tiles_run_on_while_the_next_are_copied() {
                 let text = kernel.program.to_string();
                 let (copied, awaited) = (text.find("arg1["), text.find("  grid_dependency_wait\n"));
                 assert_eq!(is_constant, copied < awaited, "{what}");
-                assert!(text.contains("transposed, async"), "{what}");
+                assert!(text.contains("transposed_b, async"), "{what}");
+                assert_eq!(text.contains("transposed_a"), !a_is_k_major, "{what}");
                 let got = case.run_kernel(&block, &kernel, &what);
                 compare(&expected[0], &got, &layouts[y.index()], 5e-3, &what);
                 count += 1;
@@ -354,18 +361,24 @@ fn skinny_gemms_are_tiled_by_the_order_of_the_large_operand() {
 /// 16-bit operands that are plain arrays are loaded by TMA, whatever their order, offsets and remainders.
 #[test]
 fn plain_operands_are_loaded_by_tma() {
-    // Heads, rows, columns, K; whether the second operand is a constant, and whether it is transposed in memory.
-    for (heads, m, n, k, is_constant, is_transposed) in [
-        (1, 70, 136, 456, false, false),
-        (1, 70, 136, 456, true, false),
-        (1, 1, 64, 200, false, true),
-        (1, 130, 72, 128, true, true),
-        (3, 33, 72, 64, false, true),
-        (2, 65, 64, 72, false, false),
+    // Heads, rows, columns, K; whether the second operand is a constant, and whether K is the inner dimension of each in memory.
+    for (heads, m, n, k, is_constant, a_is_k_major, is_transposed) in [
+        (1, 70, 136, 456, false, true, false),
+        (1, 70, 136, 456, true, true, false),
+        (1, 1, 64, 200, false, true, true),
+        (1, 130, 72, 128, true, true, true),
+        (3, 33, 72, 64, false, true, true),
+        (2, 65, 64, 72, false, true, false),
+        (1, 136, 72, 200, false, false, false),
+        (2, 72, 64, 96, false, false, true),
     ] {
         let mut case = Case::new();
-        let x = case.half_input(&[m, heads, k]);
-        let x = case.add(PrimOp::Transpose { perm: vec![1, 0, 2] }, &[x]);
+        let (shape, perm) = match a_is_k_major {
+            true => ([m, heads, k], vec![1, 0, 2]),
+            false => ([k, heads, m], vec![1, 2, 0]),
+        };
+        let x = case.half_input(&shape);
+        let x = case.add(PrimOp::Transpose { perm }, &[x]);
         let shape = if is_transposed { [heads, n, k] } else { [heads, k, n] };
         let w = if is_constant { case.half_constant(&shape) } else { case.half_input(&shape) };
         let w = match is_transposed {
@@ -388,6 +401,7 @@ fn plain_operands_are_loaded_by_tma() {
             let text = kernel.program.to_string();
             assert_eq!(parse_thread(&text).expect("its own text").to_string(), text, "{what}");
             assert!(!text.contains("cp_async a_tiles"), "{what}");
+            assert_eq!(text.contains("transposed_a"), !a_is_k_major, "{what}");
             let (copied, awaited) = (text.find("tma_load b_tiles"), text.find("  grid_dependency_wait\n"));
             assert_eq!(is_constant, copied < awaited, "{what}");
             let got = case.run_kernel(&block, &kernel, &what);

@@ -293,8 +293,8 @@ pub enum CtaStmt {
     /// `wgmma.mma_async.sync.aligned.m64nNk16`, repeated along K: `acc[64, n] += a[64, k] * b[k, n]` by the four warps of a warp
     /// group, each of which holds 16 rows of the accumulator. Operands have 16-bit elements.
     ///
-    /// In shared memory `a` is a [swizzled] tile `[64, k]` and `b` is one of `[n, k]`, or `[k, n]` if it is `transposed`. In scratch, `a`
-    /// is fragments `[16, 16]` along K, one after the other.
+    /// In shared memory `a` is a [swizzled] tile `[64, k]`, or `[k, 64]` if it is transposed, and `b` is one of `[n, k]`, or `[k, n]` if
+    /// it is. In scratch, `a` is fragments `[16, 16]` along K, one after the other.
     Wgmma {
         /// Element type of the operands.
         ty: MmaType,
@@ -308,8 +308,10 @@ pub enum CtaStmt {
         n: usize,
         /// K: a multiple of 16, of 64 if it is the contiguous dimension of a tile; at most [`MAX_WGMMA_K`].
         k: usize,
+        /// Whether `a` is `[k, 64]`, which needs shared memory.
+        a_transposed: bool,
         /// Whether `b` is `[k, n]`.
-        transposed: bool,
+        b_transposed: bool,
         /// Whether the `wgmma` may be in flight when the statement ends, which then waits only for earlier ones. Accumulators are
         /// defined, and operands may be overwritten, after [`CtaStmt::WgmmaWait`].
         is_async: bool,

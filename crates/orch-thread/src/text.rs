@@ -126,9 +126,9 @@ mod tests {
                     ldmatrix factors[8], s[%0], 2, transposed\n  \
                     mma f16, sums[0], factors[0], factors[8]\n  \
                     wgmma f16, sums[0], s[0], s[4096], 8, 64\n  \
-                    wgmma f16, sums[0], factors[0], s[4096], 64, 16, transposed\n  launch_dependents\n  \
-                    wgmma f16, sums[0], s[0], s[4096], 8, 64, async\n  \
-                    wgmma f16, sums[0], factors[0], s[4096], 64, 16, transposed, async\n  compute_first sums[0]\n  wgmma_wait\n  cluster_barrier\n  \
+                    wgmma f16, sums[0], factors[0], s[4096], 64, 16, transposed_b\n  launch_dependents\n  \
+                    wgmma f16, sums[0], s[0], s[4096], 8, 64, transposed_a, async\n  \
+                    wgmma f16, sums[0], factors[0], s[4096], 64, 16, transposed_b, async\n  compute_first sums[0]\n  wgmma_wait\n  cluster_barrier\n  \
                     load_dsmem other: f16 = s[thread], (1 - task)\n  shuffle v: f16 = other, 16\n  reuse_shared\n  \
                     r[0] = v\n  cluster_arrive\n  cluster_wait\n  store_dsmem g[thread], task = 1.0\n}\n";
         let program = parse_thread(text).unwrap_or_else(|error| panic!("{error}"));

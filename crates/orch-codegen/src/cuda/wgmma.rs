@@ -15,8 +15,10 @@ pub struct WgmmaFunction {
     k: usize,
     /// Whether operand `a` is in registers.
     pub a_in_registers: bool,
+    /// Whether operand `a` is M-major in shared memory.
+    a_transposed: bool,
     /// Whether operand `b` is N-major in shared memory.
-    transposed: bool,
+    b_transposed: bool,
     /// Whether it is left in flight.
     pub is_async: bool,
 }
@@ -24,20 +26,21 @@ pub struct WgmmaFunction {
 impl WgmmaFunction {
     /// The function that a statement calls, if it is a wgmma.
     pub fn of(program: &ThreadProgram, stmt: &CtaStmt) -> Option<WgmmaFunction> {
-        let CtaStmt::Wgmma { ty, a, n, k, transposed, is_async, .. } = *stmt else {
+        let CtaStmt::Wgmma { ty, a, n, k, a_transposed, b_transposed, is_async, .. } = *stmt else {
             return None;
         };
         let a_in_registers = program.buffer(a.buffer).scope == Scope::Scratch;
-        Some(WgmmaFunction { ty, n, k, a_in_registers, transposed, is_async })
+        Some(WgmmaFunction { ty, n, k, a_in_registers, a_transposed, b_transposed, is_async })
     }
 
     /// The name of its function.
     pub fn name(&self) -> String {
         let Self { ty, n, k, .. } = self;
         let fragments = if self.a_in_registers { "_fragments" } else { "" };
-        let transposed = if self.transposed { "_transposed" } else { "" };
+        let transposed_a = if self.a_transposed { "_transposed_a" } else { "" };
+        let transposed_b = if self.b_transposed { "_transposed_b" } else { "" };
         let is_async = if self.is_async { "_async" } else { "" };
-        format!("o_wgmma_{}_{n}_{k}{fragments}{transposed}{is_async}", ty.name())
+        format!("o_wgmma_{}_{n}_{k}{fragments}{transposed_a}{transposed_b}{is_async}", ty.name())
     }
 
     /// Accumulators per thread: `c[m, n]` over the threads of a warp group.
@@ -47,7 +50,7 @@ impl WgmmaFunction {
 
     /// Its text: one `wgmma.mma_async` for each 16 of the K dimension, all in flight together, in one group.
     pub fn text(&self) -> String {
-        let Self { ty, n, k, a_in_registers, transposed, is_async } = *self;
+        let Self { ty, n, k, a_in_registers, a_transposed, b_transposed, is_async } = *self;
         let (accumulators, k_steps, ty) = (self.accumulators(), k / ty.instruction_k(), ty.name());
         let registers = |first: usize, count: usize| {
             let list: Vec<String> = (first..first + count).map(|register| format!("%{register}")).collect();
@@ -60,10 +63,10 @@ impl WgmmaFunction {
         let mut lines = vec!["wgmma.fence.sync.aligned;".to_owned()];
         for step in 0..k_steps {
             // `tnspA` is there only if `a` is in shared memory.
-            let tnsp_b = u8::from(transposed);
+            let [tnsp_a, tnsp_b] = [a_transposed, b_transposed].map(u8::from);
             let (a, tnsp) = match a_in_registers {
                 true => (registers(accumulators + 4 * step, 4), tnsp_b.to_string()),
-                false => (format!("%{}", accumulators + step), format!("0, {tnsp_b}")),
+                false => (format!("%{}", accumulators + step), format!("{tnsp_a}, {tnsp_b}")),
             };
             lines.push(format!(
                 "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ty}.{ty} {}, {a}, %{}, 1, 1, 1, {tnsp};",
@@ -76,19 +79,21 @@ impl WgmmaFunction {
         let outputs: Vec<String> = (0..accumulators).map(|at| format!("\"+f\"(c[{at}])")).collect();
         let mut inputs: Vec<String> = match a_in_registers {
             true => (0..4 * k_steps).map(|at| format!("\"r\"(a[{at}])")).collect(),
-            false => (0..k_steps).map(|step| format!("\"l\"(at + {})", k_step_offset(step, M))).collect(),
+            false => {
+                let offset = |step| k_step_offset(step, M, a_transposed);
+                (0..k_steps).map(|step| format!("\"l\"(at + {})", offset(step))).collect()
+            }
         };
-        inputs.extend((0..k_steps).map(|step| {
-            // `b[k, n]`: 16 rows of k, 128 bytes each, are 2 KiB.
-            let offset = if transposed { 128 * step } else { k_step_offset(step, n) };
-            format!("\"l\"(bt + {offset})")
-        }));
-        // `b[k, n]`: a panel of 64 columns holds k rows of 128 bytes.
-        let leading_offset = if transposed { 8 * k } else { 1 };
-        let a_descriptor = if a_in_registers { "" } else { "at = o_wgmma_descriptor(a, 1), " };
+        let offset = |step| k_step_offset(step, n, b_transposed);
+        inputs.extend((0..k_steps).map(|step| format!("\"l\"(bt + {})", offset(step))));
+        let a_descriptor = match a_in_registers {
+            true => String::new(),
+            false => format!("at = o_wgmma_descriptor(a, {}), ", leading_offset(k, a_transposed)),
+        };
+        let b_leading_offset = leading_offset(k, b_transposed);
         format!(
             "ORC void {}(float *c, {a_param}, const void *b) {{\n    \
-             const unsigned long long {a_descriptor}bt = o_wgmma_descriptor(b, {leading_offset});\n    \
+             const unsigned long long {a_descriptor}bt = o_wgmma_descriptor(b, {b_leading_offset});\n    \
              asm volatile(\"{}\"\n        : {}\n        : {}\n        : \"memory\");\n}}\n",
             self.name(),
             lines.join("\\n\"\n        \""),
@@ -98,10 +103,21 @@ impl WgmmaFunction {
     }
 }
 
-/// Offset, in units of 16 bytes, of K step `step` (16 elements, 32 bytes) in a swizzled tile `[line, k]`: four steps fill a row of
-/// 128 bytes, after which comes the next panel of `lines` rows.
-fn k_step_offset(step: usize, lines: usize) -> usize {
-    2 * (step % 4) + step / 4 * lines * 8
+/// Offset, in units of 16 bytes, of K step `step` (16 elements) in a swizzled tile of `lines` lines `[line, k]`, or `[k, line]` if it is
+/// transposed.
+///
+/// ```text
+/// [line, k]   a step is 32 bytes of each row of 128; after four steps comes the next panel of `lines` rows
+/// [k, line]   a step is 16 rows of 128 bytes, 2 KiB
+/// ```
+fn k_step_offset(step: usize, lines: usize, is_transposed: bool) -> usize {
+    if is_transposed { 128 * step } else { 2 * (step % 4) + step / 4 * lines * 8 }
+}
+
+/// The leading dimension's offset in a descriptor, in units of 16 bytes: from one panel of 64 lines of a transposed tile `[k, line]`
+/// to the next, `k` rows of 128 bytes; of `[line, k]` it has no meaning.
+fn leading_offset(k: usize, is_transposed: bool) -> usize {
+    if is_transposed { 8 * k } else { 1 }
 }
 
 /// The wgmma functions that a program calls, each once.

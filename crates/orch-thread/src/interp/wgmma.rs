@@ -17,17 +17,17 @@ impl ThreadInterpreter<'_> {
         group: &[usize],
         stmt: &CtaStmt,
     ) -> Result<(), ExecError> {
-        let CtaStmt::Wgmma { ty, acc, a, b, n, k: k_extent, transposed, is_async } = *stmt else {
+        let CtaStmt::Wgmma { ty, acc, a, b, n, k: k_extent, a_transposed, b_transposed, is_async } = *stmt
+        else {
             return Ok(());
         };
         let rows = 16 * WARP_GROUP;
         let a_tile = match self.program.buffer(a.buffer).scope {
             Scope::Scratch => self.a_of_fragments(cluster, group, (ty, a), k_extent)?,
-            _ => self.swizzled_tile(cluster, group, (ty, a), [rows, k_extent])?,
+            _ => self.operand_tile(cluster, group, (ty, a), [rows, k_extent], a_transposed)?,
         };
-        // a_tile: [row, k]; b_tile: [k, column] if transposed, else [column, k]
-        let b_shape = if transposed { [k_extent, n] } else { [n, k_extent] };
-        let b_tile = self.swizzled_tile(cluster, group, (ty, b), b_shape)?;
+        // a_tile: [row, k]; b_tile: [column, k]
+        let b_tile = self.operand_tile(cluster, group, (ty, b), [n, k_extent], b_transposed)?;
         for (thread, &place) in group.iter().enumerate() {
             let (warp, lane) = (thread / WARP, thread % WARP);
             let (g, c) = (lane / 4, lane % 4);
@@ -38,8 +38,7 @@ impl ThreadInterpreter<'_> {
                     let column = 8 * (at / 4) + 2 * c + at % 2;
                     let start = interpreter.memory.load(acc.buffer, first + at as i64)?;
                     let total = (0..k_extent).try_fold(start, |total, k| {
-                        let b = if transposed { b_tile[k][column] } else { b_tile[column][k] };
-                        scalar::fma(DType::F32, a_tile[row][k], b, total)
+                        scalar::fma(DType::F32, a_tile[row][k], b_tile[column][k], total)
                     });
                     let total = total.ok_or_else(|| ExecError::Undefined { node: "wgmma".to_owned() })?;
                     interpreter.memory.store(acc.buffer, first + at as i64, total)?;
@@ -108,6 +107,22 @@ impl ThreadInterpreter<'_> {
             }
         }
         Ok(())
+    }
+
+    /// `[row][k]`: an operand in shared memory, whose tile is `[k, row]` if it is transposed.
+    fn operand_tile(
+        &mut self,
+        cluster: &mut Cluster,
+        group: &[usize],
+        operand: (MmaType, Location),
+        [rows, k_extent]: [usize; 2],
+        is_transposed: bool,
+    ) -> Result<Vec<Vec<Number>>, ExecError> {
+        if !is_transposed {
+            return self.swizzled_tile(cluster, group, operand, [rows, k_extent]);
+        }
+        let lines = self.swizzled_tile(cluster, group, operand, [k_extent, rows])?;
+        Ok((0..rows).map(|row| lines.iter().map(|line| line[row]).collect()).collect())
     }
 
     /// `[row][at]`: a swizzled tile in shared memory.

@@ -110,17 +110,17 @@ impl Checker<'_> {
                     "1, 2 or 4 matrices of 16-bit elements, from shared memory to scratch, are expected",
                 )
             }
-            CtaStmt::Wgmma { ty, acc, a, b, n, k, transposed, .. } => {
+            CtaStmt::Wgmma { ty, acc, a, b, n, k, a_transposed, b_transposed, .. } => {
                 let is_right = scope_of(acc) == Scope::Scratch
                     && dtype_of(acc) == DType::F32
                     && scope_of(b).is_shared()
-                    && (scope_of(a).is_shared() || scope_of(a) == Scope::Scratch)
+                    && (scope_of(a).is_shared() || scope_of(a) == Scope::Scratch && !a_transposed)
                     && [a, b].into_iter().all(|location| dtype_of(location) == ty.dtype())
                     && ty.dtype().size_bytes() == 2;
-                // A contiguous dimension of a tile in shared memory is in whole rows of swizzled panels. a: [64, k]; b: [n, k], or
-                // [k, n] if transposed.
-                let is_k_contiguous = scope_of(a).is_shared() || !transposed;
-                let n_step = if *transposed { SWIZZLE_ROW } else { 8 };
+                // A contiguous dimension of a tile in shared memory is in whole rows of swizzled panels. a: [64, k], or [k, 64] if
+                // transposed; b: [n, k], or [k, n].
+                let is_k_contiguous = scope_of(a).is_shared() && !a_transposed || !b_transposed;
+                let n_step = if *b_transposed { SWIZZLE_ROW } else { 8 };
                 let k_step = if is_k_contiguous { SWIZZLE_ROW } else { ty.instruction_k() };
                 let fits = (1..=MAX_WGMMA_N).contains(n)
                     && (1..=MAX_WGMMA_K).contains(k)

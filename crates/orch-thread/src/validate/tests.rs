@@ -132,10 +132,11 @@ fn ctas_are_checked() {
                 wgmma f16, sums[0], s[0], s[4096], 12, 64\n\
                 wgmma f16, sums[0], s[0], s[4096], 264, 64\n\
                 wgmma f16, sums[0], f[0], s[0], 8, 16\n\
-                wgmma f16, sums[0], f[0], s[0], 8, 16, transposed\n\
-                wgmma f16, sums[0], s[0], s[0], 64, 16, transposed\n\
-                wgmma f16, sums[0], f[0], s[0], 64, 16, transposed\ncp_async s[0], x[0], 8\n\
-                store_dsmem s[0], 0 = s[0]\nstore_dsmem t[0], 0 = 1.0_f64\nif (thread < 1) {\ncluster_arrive\n}\ncompute_first s[0]\n";
+                wgmma f16, sums[0], f[0], s[0], 8, 16, transposed_b\n\
+                wgmma f16, sums[0], s[0], s[0], 64, 16, transposed_b\n\
+                wgmma f16, sums[0], f[0], s[0], 64, 16, transposed_b\ncp_async s[0], x[0], 8\n\
+                store_dsmem s[0], 0 = s[0]\nstore_dsmem t[0], 0 = 1.0_f64\nif (thread < 1) {\ncluster_arrive\n}\ncompute_first s[0]\n\
+                wgmma f16, sums[0], f[0], s[0], 64, 16, transposed_a\n";
     let copies = "a copy of 4, 8 or 16 bytes from an input to shared memory of its type is expected";
     let matrices = "1, 2 or 4 matrices of 16-bit elements, from shared memory to scratch, are expected";
     let fragments = "fragments are in scratch: operands of the type of the mma, accumulators of f32";
@@ -170,9 +171,10 @@ fn ctas_are_checked() {
     .map(|(at, problem)| format!("body.{at}: {problem}"));
     let split = "body.23.then.0: the cluster barrier is split inside of a loop or branch".to_owned();
     let halves = "body.24: a number of f32 is expected".to_owned();
+    let turned_fragments = format!("body.25: {tiles}");
     assert_eq!(
         validate_thread(&program(header, body)),
-        expected.into_iter().chain([split, halves]).collect::<Vec<_>>()
+        expected.into_iter().chain([split, halves, turned_fragments]).collect::<Vec<_>>()
     );
     let twice = "if (thread < 1) {\nreuse_shared\n}\nreuse_shared\n";
     violations(&program(header, twice), &["body.1: shared memory is reused a second time"]);

@@ -290,9 +290,9 @@ impl BlockEmitter<'_> {
     }
 
     /// Adds a product by wgmma, loading A fragments unless they are resident or in shared memory.
-    pub fn wgmma_stmts(&mut self, gemm: &TileGemm, kind: MmaType, transposed: bool) -> Vec<Stmt> {
+    pub fn wgmma_stmts(&mut self, gemm: &TileGemm, kind: MmaType, b_transposed: bool) -> Vec<Stmt> {
         let at = gemm.acc.at.clone();
-        let (zero, kinds) = (self.index(0), (kind, transposed));
+        let (zero, kinds) = (self.index(0), (kind, b_transposed));
         if let Some(tile) = self.shared_a_location(gemm) {
             return vec![self.wgmma_stmt(gemm, kinds, (zero, zero), (tile, gemm.is_async))];
         }
@@ -319,7 +319,7 @@ impl BlockEmitter<'_> {
     pub fn wgmma_stmt(
         &mut self,
         gemm: &TileGemm,
-        (kind, transposed): (MmaType, bool),
+        (kind, b_transposed): (MmaType, bool),
         (lead, row_tile): (ExprId, ExprId),
         (a, is_async): (Location, bool),
     ) -> Stmt {
@@ -330,7 +330,8 @@ impl BlockEmitter<'_> {
             RegisterSlot { at: at.clone(), lead, row_tile, column_tile: zero, row_half: 0, column_half: 0 };
         let acc = Location { buffer: gemm.acc.buffer, offset: self.register_offset(&slot, &at) };
         let gemm = kind;
-        Stmt::Cta(CtaStmt::Wgmma { ty: gemm, acc, a, b, n: columns, k, transposed, is_async })
+        let (n, a_transposed) = (columns, false);
+        Stmt::Cta(CtaStmt::Wgmma { ty: gemm, acc, a, b, n, k, a_transposed, b_transposed, is_async })
     }
 }
 

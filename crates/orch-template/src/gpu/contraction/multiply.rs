@@ -168,15 +168,16 @@ impl GemmEmitter<'_> {
         let exprs = &mut self.program.exprs;
         let warps = exprs.index(WARP_GROUP as i64);
         let warp_group = exprs.floor_div(self.warp[0], warps);
-        let warp_group_elems = 16 * WARP_GROUP * a.stride;
+        // K-major: [row, k] in panels of 64 along K; M-major: a panel [k, 64] for each warp group.
+        let warp_group_elems = 16 * WARP_GROUP * if a.major == Major::K { a.stride } else { a.lines() };
         let a_offset = exprs.linear_index(&[stage, warp_group], &[a.stage_elems, warp_group_elems]);
         let b_offset = exprs.mul_const(stage, b.stage_elems as i64);
-        let transposed = b.major == Major::Mn;
+        let [a_transposed, b_transposed] = [a, b].map(|tiles| tiles.major == Major::Mn);
         let a = Location { buffer: a.buffer, offset: a_offset };
         let b = Location { buffer: b.buffer, offset: b_offset };
         let acc = self.constant_location(self.accumulators, 0);
         let (n, k) = (self.schedule.block_n, self.schedule.block_k);
-        vec![Stmt::Cta(CtaStmt::Wgmma { ty, acc, a, b, n, k, transposed, is_async: true })]
+        vec![Stmt::Cta(CtaStmt::Wgmma { ty, acc, a, b, n, k, a_transposed, b_transposed, is_async: true })]
     }
 
     /// `mma.sync.m16n8k8` of tf32: `ldmatrix` has no 32-bit elements, so that lanes load their fragments one by one.

@@ -104,11 +104,11 @@ impl GpuContractionSchedule {
         self.stages - 1 - usize::from(self.wgmma && !self.tma)
     }
 
-    /// The major dimension that `wgmma` requires of an operand's tiles (0 is `a`, 1 is `b`), if it does: `b` may be MN-major if
-    /// its rows fill whole swizzled lines.
+    /// The major dimension that `wgmma` requires of an operand's tiles (0 is `a`, 1 is `b`), if it does: they may be MN-major if
+    /// their rows fill whole swizzled lines.
     pub(super) fn required_major(&self, operand: usize) -> Option<Major> {
-        let is_required = self.wgmma && (operand == 0 || !self.block_n.is_multiple_of(SWIZZLE_ROW));
-        is_required.then_some(Major::K)
+        let rows = [self.block_m, self.block_n][operand];
+        (self.wgmma && !rows.is_multiple_of(SWIZZLE_ROW)).then_some(Major::K)
     }
 
     /// Bytes of shared memory of a CTA, at most.

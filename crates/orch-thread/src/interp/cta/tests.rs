@@ -285,11 +285,17 @@ struct WgmmaCase {
     k: usize,
     /// Whether operand A is in fragments.
     a_in_fragments: bool,
-    transposed: bool,
+    a_transposed: bool,
+    b_transposed: bool,
 }
 
 impl WgmmaCase {
-    /// The head of a program that multiplies `a[64, k]` by `b`, both row-major.
+    /// A case of K-major operands in shared memory.
+    fn k_major(n: usize, k: usize) -> Self {
+        Self { n, k, a_in_fragments: false, a_transposed: false, b_transposed: false }
+    }
+
+    /// The head of a program that multiplies `a[64, k]`, or `[k, 64]` if it is transposed, by `b`.
     fn header(&self) -> String {
         let Self { n, k, .. } = self;
         format!(
@@ -307,10 +313,11 @@ impl WgmmaCase {
 
     /// The body, `b` at a place of shared memory.
     fn body(&self, b_at: usize) -> String {
-        let Self { n, k, a_in_fragments, transposed } = *self;
+        let Self { n, k, a_in_fragments, a_transposed, b_transposed } = *self;
         let row = "(((thread // 32) * 16) + ((thread % 32) // 4))";
         let sums = n / 2;
-        let b_shape = if transposed { [k, n] } else { [n, k] };
+        let [a_shape, b_shape] = [(64, a_transposed), (n, b_transposed)]
+            .map(|(rows, is_turned)| if is_turned { [k, rows] } else { [rows, k] });
         let mut text = copied_tile("b", b_shape, b_at);
         text += &match a_in_fragments {
             true => format!(
@@ -319,13 +326,14 @@ impl WgmmaCase {
                 elems = k / 2,
                 last = k / 2 - 1,
             ),
-            false => copied_tile("a", [64, k], 0),
+            false => copied_tile("a", a_shape, 0),
         };
-        let (a, turned) =
-            (if a_in_fragments { "f" } else { "s" }, if transposed { ", transposed" } else { "" });
+        let a = if a_in_fragments { "f" } else { "s" };
+        let [turned_a, turned_b] = [(a_transposed, ", transposed_a"), (b_transposed, ", transposed_b")]
+            .map(|(is_turned, word)| if is_turned { word } else { "" });
         text + &format!(
             "cp_async_commit\ncp_async_wait 0\nbarrier\nfor j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\nsums[j] = 1.0\n}}\n\
-             wgmma f16, sums[0], {a}[0], s[{b_at}], {n}, {k}{turned}\n\
+             wgmma f16, sums[0], {a}[0], s[{b_at}], {n}, {k}{turned_a}{turned_b}\n\
              for j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\n\
              y[(((({row} + (((j // 2) % 2) * 8)) * {n}) + ((j // 4) * 8)) \
              + (((thread % 4) * 2) + (j % 2)))] = sums[j]\n}}\n",
@@ -342,13 +350,17 @@ impl WgmmaCase {
     }
 
     fn buffers(&self) -> [BufferData; 3] {
-        let Self { n, k, transposed, .. } = *self;
-        let b = |at: usize| match transposed {
+        let Self { n, k, a_transposed, b_transposed, .. } = *self;
+        let a = |at: usize| match a_transposed {
+            true => Self::a(at % 64, at / 64),
+            false => Self::a(at / k, at % k),
+        };
+        let b = |at: usize| match b_transposed {
             true => Self::b(at % n, at / n),
             false => Self::b(at / k, at % k),
         };
         [
-            floats((0..64 * k).map(|at| Self::a(at / k, at % k)), DType::F16),
+            floats((0..64 * k).map(a), DType::F16),
             floats((0..n * k).map(b), DType::F16),
             BufferData::zeros(DType::F32, 64 * n),
         ]
@@ -363,17 +375,20 @@ impl WgmmaCase {
 
 #[test]
 fn wgmma_multiplies_swizzled_tiles() {
-    // N, K, whether A is in fragments, and whether B is transposed.
-    for (n, k, a_in_fragments, transposed) in [
-        (24, 64, false, false),
-        (64, 128, false, false),
-        (128, 64, false, true),
-        (64, 192, true, false),
-        (8, 64, true, false),
-        (64, 16, true, true),
-        (128, 48, true, true),
+    // N, K, whether A is in fragments, and whether A and B are transposed.
+    for (n, k, a_in_fragments, a_transposed, b_transposed) in [
+        (24, 64, false, false, false),
+        (64, 128, false, false, false),
+        (128, 64, false, false, true),
+        (24, 64, false, true, false),
+        (64, 48, false, true, true),
+        (128, 128, false, true, true),
+        (64, 192, true, false, false),
+        (8, 64, true, false, false),
+        (64, 16, true, false, true),
+        (128, 48, true, false, true),
     ] {
-        let case = WgmmaCase { n, k, a_in_fragments, transposed };
+        let case = WgmmaCase { n, k, a_in_fragments, a_transposed, b_transposed };
         let mut results = case.buffers();
         run(&case.header(), &case.body(64 * k), &mut results).unwrap();
         assert_eq!(results[2].to_tensor([64 * n]).unwrap().to_f64(), case.expected(), "{case:?}");
@@ -382,7 +397,7 @@ fn wgmma_multiplies_swizzled_tiles() {
 
 #[test]
 fn tiles_are_aligned_and_warp_groups_whole() {
-    let case = WgmmaCase { n: 24, k: 64, a_in_fragments: false, transposed: false };
+    let case = WgmmaCase::k_major(24, 64);
     // Rows are swizzled by their number from the start of a tile.
     let header = case.header().replace("5632", "5696");
     let error = run(&header, &case.body(4096 + 64), &mut case.buffers()).unwrap_err();
@@ -395,7 +410,7 @@ fn tiles_are_aligned_and_warp_groups_whole() {
 
 #[test]
 fn asynchronous_wgmma_is_waited_for() {
-    let case = WgmmaCase { n: 24, k: 64, a_in_fragments: false, transposed: false };
+    let case = WgmmaCase::k_major(24, 64);
     let run = |body: &str| {
         let mut results = case.buffers();
         run(&case.header(), body, &mut results).map(|()| results[2].to_tensor([64 * 24]).unwrap().to_f64())
@@ -416,7 +431,7 @@ fn asynchronous_wgmma_is_waited_for() {
 
 #[test]
 fn fragments_are_kept_while_wgmma_is_in_flight() {
-    let case = WgmmaCase { n: 24, k: 64, a_in_fragments: true, transposed: false };
+    let case = WgmmaCase { a_in_fragments: true, ..WgmmaCase::k_major(24, 64) };
     let run = |after: &str| {
         let body = case.body(4096).replace(", 24, 64\n", &format!(", 24, 64, async\n{after}"));
         run(&case.header(), &body, &mut case.buffers())

@@ -131,16 +131,19 @@ impl Parser {
                 let n = self.lexer.count()?;
                 self.lexer.expect(",")?;
                 let k = self.lexer.count()?;
-                let mut words = [("transposed", false), ("async", false)];
+                let mut words = [("transposed_a", false), ("transposed_b", false), ("async", false)];
                 while self.lexer.accept(",") {
                     let word = self.lexer.word()?;
                     match words.iter_mut().find(|(name, is_there)| *name == word && !is_there) {
                         Some((_, is_there)) => *is_there = true,
-                        None => return self.error(format!("transposed or async is expected, not {word}")),
+                        None => {
+                            let expected = "transposed_a, transposed_b or async is expected";
+                            return self.error(format!("{expected}, not {word}"));
+                        }
                     }
                 }
-                let [(_, transposed), (_, is_async)] = words;
-                CtaStmt::Wgmma { ty, acc, a, b, n, k, transposed, is_async }
+                let [(_, a_transposed), (_, b_transposed), (_, is_async)] = words;
+                CtaStmt::Wgmma { ty, acc, a, b, n, k, a_transposed, b_transposed, is_async }
             }
         })
     }

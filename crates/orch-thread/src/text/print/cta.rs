@@ -70,11 +70,12 @@ impl Printer<'_> {
                 let transposed = if *transposed { ", transposed" } else { "" };
                 format!("ldmatrix {to}, {from}, {matrices}{transposed}")
             }
-            (CtaStmt::Wgmma { ty, n, k, transposed, is_async, .. }, [acc, a, b]) => {
-                let transposed = if *transposed { ", transposed" } else { "" };
-                let is_async = if *is_async { ", async" } else { "" };
-                let name = ty.name();
-                format!("wgmma {name}, {acc}, {a}, {b}, {n}, {k}{transposed}{is_async}")
+            (CtaStmt::Wgmma { ty, n, k, a_transposed, b_transposed, is_async, .. }, [acc, a, b]) => {
+                let words =
+                    [(*a_transposed, "transposed_a"), (*b_transposed, "transposed_b"), (*is_async, "async")];
+                let words = words.into_iter().filter(|(is_there, _)| *is_there);
+                let words: String = words.map(|(_, word)| format!(", {word}")).collect();
+                format!("wgmma {}, {acc}, {a}, {b}, {n}, {k}{words}", ty.name())
             }
             (CtaStmt::Mma { ty, .. }, [acc, a, b]) => {
                 format!("mma {}, {acc}, {a}, {b}", ty.name())
