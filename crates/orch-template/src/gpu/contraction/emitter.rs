@@ -143,18 +143,25 @@ impl<'a> GemmEmitter<'a> {
         self.batch_values = self.form.batch.iter().copied().zip(values).collect();
     }
 
-    /// The row and column of a tile in the grid of tiles `[rows, columns]`: bands of [`RASTER_ROWS`] rows, column by column, if
-    /// all bands are whole.
+    /// The row and column of a tile in the grid of tiles `[rows, columns]`: bands of [`RASTER_ROWS`] rows, the last one of fewer,
+    /// column by column. CTAs that run at once share tiles of `b` in a column, and the band's tiles of `a` stay in L2.
     fn raster(&mut self, tile: ExprId, rows: usize, columns: usize) -> (ExprId, ExprId) {
         let exprs = &mut self.program.exprs;
-        if rows.is_multiple_of(RASTER_ROWS) && rows > RASTER_ROWS {
-            let parts = exprs.unflatten(tile, &[rows / RASTER_ROWS, columns, RASTER_ROWS]);
-            let band = exprs.mul_const(parts[0], RASTER_ROWS as i64);
-            return (exprs.add2(band, parts[2]), parts[1]);
+        if rows <= RASTER_ROWS || columns == 1 {
+            let parts = exprs.unflatten(tile, &[columns, rows]);
+            return (parts[1], parts[0]);
         }
-        // Column by column: neighbouring CTAs share tiles of `b`, which is the larger operand more often.
-        let parts = exprs.unflatten(tile, &[columns, rows]);
-        (parts[1], parts[0])
+        // [band, column, row of the band]
+        let parts = exprs.unflatten(tile, &[rows.div_ceil(RASTER_ROWS), columns * RASTER_ROWS]);
+        let first_row = exprs.mul_const(parts[0], RASTER_ROWS as i64);
+        let mut band_rows = exprs.index(RASTER_ROWS as i64);
+        if !rows.is_multiple_of(RASTER_ROWS) {
+            let rows = exprs.index(rows as i64);
+            let rest = exprs.sub(rows, first_row);
+            band_rows = exprs.min(band_rows, rest);
+        }
+        let (column, row) = (exprs.floor_div(parts[1], band_rows), exprs.floor_rem(parts[1], band_rows));
+        (exprs.add2(first_row, row), column)
     }
 
     /// Whether the CTAs of a cluster share the K dimension of a tile.
