@@ -194,21 +194,6 @@ impl Reader {
         self.program.slice(tile, dim, (at.min(last), 1))
     }
 
-    /// What operators make, in each iteration, of a value from the one before, `v0`, and a tile, `v1`; further ones are what another tile
-    /// was before, and what it is.
-    fn scan(&mut self, steps: &str, tile: usize, other: Option<usize>) -> Result<Vec<usize>> {
-        let mut all = vec![self.iteration(tile, 0)?];
-        for at in 1..self.iterations {
-            let mut values = vec![all[at - 1], self.iteration(tile, at)?];
-            if let Some(other) = other {
-                values.extend([self.iteration(other, at - 1)?, self.iteration(other, at)?]);
-            }
-            all.push(self.apply_all(steps, values)?);
-            self.is_like(all[at], all[0])?;
-        }
-        Ok(all)
-    }
-
     /// Adds what operators compute, each of values before it.
     fn apply_all(&mut self, steps: &str, mut values: Vec<usize>) -> Result<usize> {
         for step in steps.split("; ") {
@@ -259,7 +244,11 @@ impl Reader {
                 self.program.merge(tile, &grid)
             }
             ("running_max", [], _, &[tile]) if is_kernel => {
-                let maxima = self.scan("max v0 v1", tile, None)?;
+                let mut maxima = vec![self.iteration(tile, 0)?];
+                for at in 1..self.iterations {
+                    let both = [maxima[at - 1], self.iteration(tile, at)?];
+                    maxima.push(self.program.each(Scalar::Max, &both)?);
+                }
                 let tile = self.program.concat(loops, &maxima)?;
                 self.running.insert(tile);
                 Ok(tile)
@@ -271,10 +260,16 @@ impl Reader {
             ("accumulate", ["max"], _, &[_]) if is_kernel => program.reduce(Scalar::Max, loops, args),
             ("accumulate", ["rescaled", degree], _, &[maxima, tile]) if self.running.contains(&maxima) => {
                 // The sum before is multiplied by `e^(degree (before - now))`.
-                let steps = format!("guard v3; sub v2 v4; scale({degree}) v5; exp v6; mul v0 v7; add v8 v1");
-                let sums = self.scan(&steps, tile, Some(maxima))?;
+                let steps = format!("guard v2; sub v1 v4; scale({degree}) v5; exp v6; mul v0 v7; add v8 v3");
+                let mut sum = self.iteration(tile, 0)?;
+                for at in 1..self.iterations {
+                    let maxima = [self.iteration(maxima, at - 1)?, self.iteration(maxima, at)?];
+                    let values = vec![sum, maxima[0], maxima[1], self.iteration(tile, at)?];
+                    sum = self.apply_all(&steps, values)?;
+                }
+                self.is_like(sum, tile)?;
                 // A tensor of its own, even if there is one iteration.
-                self.apply("scale", &["1"], &sums[self.iterations - 1..])
+                self.apply("scale", &["1"], &[sum])
             }
             ("constant", [number], _, &[x]) => program.constant(ratio(number)?, x),
             ("matmul", [], ..) => program.matmul(args),
