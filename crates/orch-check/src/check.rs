@@ -174,7 +174,7 @@ impl Pair {
     fn round(&self, round: &mut Residues) -> Result<bool> {
         // With powers of one.
         let mut weights = round.clone();
-        weights.base = round.p.one;
+        weights.base = 1;
         let [own, other, values] = self.values(round)?;
         let is_finite = own.iter().chain(&other).flatten().all(|x| x.weight != 0);
         ensure!(is_finite, "an output may be minus infinity");

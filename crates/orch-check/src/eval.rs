@@ -41,10 +41,10 @@ enum Elements<V> {
 const LARGE: usize = 1 << 18;
 
 impl<V: Copy> Strided<V> {
-    /// An element.
+    /// The place of an element; where an extent of 1 is repeated, of that one.
     #[inline(always)]
-    fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
-        self.at(domain, self.first + place(index, &self.steps))
+    fn place(&self, index: &[usize]) -> usize {
+        self.first + place(index, &self.steps)
     }
 
     #[inline(always)]
@@ -56,25 +56,6 @@ impl<V: Copy> Strided<V> {
                 domain.element(tensor, value)
             }
         }
-    }
-
-    /// The elements along a dimension that are present, from an index on whose coordinate there is zero.
-    fn line<D: Domain<Value = V>>(
-        &self,
-        domain: &mut D,
-        shape: &[Extent],
-        start: &[usize],
-        dim: usize,
-    ) -> Vec<V> {
-        let (place, mut index) = (self.first + place(start, &self.steps), start.to_vec());
-        let mut line = Vec::with_capacity(shape[dim].len);
-        for at in 0..shape[dim].len {
-            index[dim] = at;
-            if shape[dim].ragged.is_none() || is_present(shape, &index) {
-                line.push(self.at(domain, place + at * self.steps[dim]));
-            }
-        }
-        line
     }
 }
 
@@ -138,10 +119,9 @@ pub fn evaluate<D: Domain>(
                 Strided { elements: args[0].elements.clone(), first, steps }
             }
             op => {
-                let (all, mut elements) =
-                    (steps(&program::lens(&node.shape)), vec![zero; lens.iter().product()]);
-                // What a function is applied to; of each operand the line that was read last, and where it starts.
-                let (mut items, mut lines) = (Vec::new(), vec![(Vec::new(), Vec::new()); args.len()]);
+                let mut elements = vec![zero; lens.iter().product()];
+                // Of each element its place in a whole input; what a function is applied to.
+                let (all, mut items) = (steps(&program::lens(&node.shape)), Vec::new());
                 each_index(lens, &node.shape, |number, index| {
                     if number.is_multiple_of(256) {
                         domain.check()?;
@@ -155,23 +135,22 @@ pub fn evaluate<D: Domain>(
                         }
                         Op::Each(scalar) => {
                             items.clear();
-                            items.extend(args.iter().map(|arg| arg.get(domain, index)));
+                            items.extend(args.iter().map(|arg| arg.at(domain, arg.place(index))));
                             domain.apply(*scalar, &items)
                         }
                         Op::Reduce(scalar, dim) => {
-                            for ((arg, &id), (start, line)) in args.iter().zip(&node.args).zip(&mut lines) {
-                                let shape = program.shape(id);
-                                let own = index.iter().zip(shape).map(|(&at, extent)| at.min(extent.len - 1));
-                                if start.is_empty() || !own.clone().eq(start.iter().copied()) {
-                                    *start = own.collect();
-                                    *line = arg.line(domain, shape, start, *dim);
-                                }
-                            }
-                            items.clone_from(&lines[0].1);
-                            if let [(_, a), (_, b)] = &lines[..] {
-                                items.clear();
-                                let both = a.iter().zip(b);
-                                items.extend(both.map(|(&a, &b)| domain.apply(Scalar::Mul, &[a, b])));
+                            let depth = program.shape(node.args[0])[*dim].present(index);
+                            let line = |arg: &Strided<D::Value>| {
+                                let (start, step) = (arg.place(index), arg.steps[*dim]);
+                                (0..depth).map(move |number| start + number * step)
+                            };
+                            items.clear();
+                            match args[..] {
+                                [a, b] => items.extend(line(a).zip(line(b)).map(|(i, j)| {
+                                    let both = [a.at(domain, i), b.at(domain, j)];
+                                    domain.apply(Scalar::Mul, &both)
+                                })),
+                                _ => items.extend(line(args[0]).map(|place| args[0].at(domain, place))),
                             }
                             domain.apply(*scalar, &items)
                         }
@@ -181,12 +160,12 @@ pub fn evaluate<D: Domain>(
                                 from[*dim] -= program.shape(node.args[arg])[*dim].len;
                                 arg += 1;
                             }
-                            args[arg].get(domain, &from)
+                            args[arg].at(domain, args[arg].place(&from))
                         }
                         Op::Move(parts) => {
                             let mut from = vec![0; args[0].steps.len()];
                             parts.iter().for_each(|part| from[part.to] += part.at(index[part.from]));
-                            args[0].get(domain, &from)
+                            args[0].at(domain, args[0].place(&from))
                         }
                     };
                     elements[number] = domain.element(at, value);
@@ -204,7 +183,7 @@ pub fn evaluate<D: Domain>(
     let values = |&tensor: &usize| {
         let mut values = Vec::new();
         each_index(&computed[tensor], program.shape(tensor), |_, index| {
-            values.push(tensors[tensor].get(domain, index));
+            values.push(tensors[tensor].at(domain, tensors[tensor].place(index)));
             Ok(())
         })?;
         Ok(values)

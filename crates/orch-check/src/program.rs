@@ -141,6 +141,15 @@ impl Extent {
         (self.len, self.ragged)
     }
 
+    /// How many elements there are for an index of the tensor.
+    pub fn present(&self, index: &[usize]) -> usize {
+        let Some(Ragged { of, blocks, iterations }) = self.ragged else { return self.len };
+        let coordinate = |(parts, dim): (usize, usize)| if parts == 1 { 0 } else { index[dim] };
+        let size = of.div_ceil(blocks.0);
+        let part = size.min(of.saturating_sub(coordinate(blocks) * size));
+        self.len.min(part.saturating_sub(coordinate(iterations) * self.len))
+    }
+
     fn depends_on(&self, dim: usize) -> bool {
         let is_cut = |&(parts, at): &(usize, usize)| parts > 1 && at == dim;
         self.ragged.is_some_and(|ragged| [ragged.blocks, ragged.iterations].iter().any(is_cut))
@@ -154,13 +163,7 @@ pub fn lens(shape: &[Extent]) -> Vec<usize> {
 
 /// True if there is an element at an index.
 pub fn is_present(shape: &[Extent], index: &[usize]) -> bool {
-    let coordinate = |(parts, dim): (usize, usize)| if parts == 1 { 0 } else { index[dim] };
-    shape.iter().zip(index).all(|(extent, &at)| {
-        let Some(ragged) = extent.ragged else { return true };
-        let size = ragged.of.div_ceil(ragged.blocks.0);
-        let inner = coordinate(ragged.iterations) * extent.len + at;
-        inner < size && coordinate(ragged.blocks) * size + inner < ragged.of
-    })
+    shape.iter().zip(index).all(|(extent, &at)| at < extent.present(index))
 }
 
 /// Distances between neighbours of a tensor in row-major order; none where an extent of 1 is repeated.

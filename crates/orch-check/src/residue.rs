@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// An element; in Montgomery's form.
+/// An element.
 #[derive(Clone, Copy, Debug)]
 pub struct Residue {
     /// The number modulo `p`.
@@ -52,7 +52,7 @@ impl Residues {
     /// The round of a key, which ends at a deadline.
     pub fn new(key: Key, is_atom: Vec<bool>, deadline: Instant) -> Residues {
         let (p, q) = primes(key.derived(0));
-        let (p, q) = (Field::new(p), Field::new(q));
+        let (p, q) = (Field { prime: p }, Field { prime: q });
         let hashes = key.derived(2);
         // The square of any number: it has the order q unless that is 0, 1 or -1.
         let root = below(hashes.pair(0, 1).0, p);
@@ -62,7 +62,7 @@ impl Residues {
     }
 
     fn number(&self, p: u64, q: u64) -> Residue {
-        Residue { p, q, weight: self.p.one }
+        Residue { p, q, weight: 1 }
     }
 
     /// An independent number for an argument.
@@ -85,7 +85,7 @@ impl Residues {
         if Instant::now() > self.deadline {
             return self.stop("more than the time that there is");
         }
-        let (one, mut last) = (self.p.one, self.number(0, 0));
+        let (one, mut last) = (1, self.number(0, 0));
         let mut items: Vec<Residue> = items.iter().copied().filter(|item| item.weight != 0).collect();
         let is_left = items.iter().any(|item| item.weight == one);
         // A set is taken once, however often it is met.
@@ -159,7 +159,7 @@ impl Domain for Residues {
 
     #[inline(always)]
     fn apply(&mut self, scalar: Scalar, args: &[Residue]) -> Residue {
-        let one = self.p.one;
+        let one = 1;
         // Minus infinity may be added to, multiplied by what is positive, masked again, compared, guarded, and have an exponential.
         let may_be_masked = match (scalar, args) {
             (Scalar::Add | Scalar::Max | Scalar::Exp | Scalar::Scale { is_positive: true }, _) => true,
@@ -184,7 +184,7 @@ impl Domain for Residues {
             (Scalar::Mask, &[x, mask]) => Residue { weight: self.both(x.weight, mask.p), ..x },
             (Scalar::Exp, &[x]) if x.weight == 0 => self.number(0, 0),
             (Scalar::Exp, &[x]) => {
-                let power = self.p.pow(self.base, self.q.integer(x.q));
+                let power = self.p.pow(self.base, x.q);
                 self.number(self.p.mul(x.weight, power), 0)
             }
             (Scalar::Sqrt, &[x]) => self.symbol(2, x.p),
