@@ -4,7 +4,7 @@ use crate::degree::{Bounds, NUMBER, bounds};
 use crate::eval::{Domain, cost, evaluate};
 use crate::exponents::{Condition, MASKED_SUM, WAYS, atoms, conditions, facts, hashed};
 use crate::field::Key;
-use crate::program::{Extent, Node, Program, Result, ensure, lens, steps};
+use crate::program::{Extent, Program, Result, computed, ensure, lens, steps};
 use crate::real::Floats;
 use crate::residue::{Residue, Residues};
 use crate::verdict::{Proof, Verdict, Witness};
@@ -61,8 +61,6 @@ struct Pair {
     /// Names of outputs, and their tensors.
     names: Vec<String>,
     outputs: [Vec<usize>; 2],
-    /// Of each tensor up to which extents it is computed.
-    computed: Vec<Vec<usize>>,
     /// Extents of which less is computed, and how much.
     cut: Vec<(usize, usize)>,
     /// What must be defined; of the candidate what signs alone do not show.
@@ -97,26 +95,23 @@ impl Pair {
         nodes.iter().for_each(|node| indices.refuse_diagonals(&node.shape));
         let extents = nodes.iter_mut().flat_map(|node| &mut node.shape);
         extents.for_each(|extent| extent.index = extent.index.filter(|_| indices.is_alike(extent.index)));
-        let mut computed: Vec<_> = nodes.iter().map(|node| lens(&node.shape)).collect();
-        let ([mut work, mut held], mut cut) = (cost(&both, &computed), Vec::new());
+        let ([mut work, mut held], mut cut) = (cost(&both), Vec::new());
         if work > WHOLE_WORK || held > MAX_ELEMENTS {
-            let kept = |node: &Node| node.shape.iter().map(Extent::kept).collect();
-            (cut, computed) = (both.indices.cut(), both.nodes.iter().map(kept).collect());
-            [work, held] = cost(&both, &computed);
+            cut = both.indices.cut();
+            both.nodes.iter_mut().flat_map(|node| &mut node.shape).for_each(Extent::cut);
+            [work, held] = cost(&both);
         }
         ensure!(held <= MAX_ELEMENTS, "a test holds {held:.1e} elements; at most {MAX_ELEMENTS:.1e} are");
         ensure!(work <= MAX_WORK, "a test takes {work:.1e} operations; at most {MAX_WORK:.1e} are made");
-        Ok(Pair { both, names, outputs, computed, cut, conditions, facts, deadline })
+        Ok(Pair { both, names, outputs, cut, conditions, facts, deadline })
     }
 
     fn decide(&self, key: Key) -> Result<Verdict> {
         let mut problem = String::new();
-        let (mut tried, mut differs) = (Vec::new(), false);
-        for way in 0..WAYS {
-            let is_atom = atoms(&self.both, way);
-            if tried.contains(&is_atom) {
-                continue;
-            }
+        let mut differs = false;
+        let mut ways: Vec<_> = (0..WAYS).map(|way| (way, atoms(&self.both, way))).collect();
+        ways.dedup_by(|a, b| a.1 == b.1);
+        for (way, is_atom) in ways {
             match self.prove(way, &is_atom, key.derived(way as u64)) {
                 Ok(Some(proof)) => {
                     let differs = proof.premise.is_some() && self.floats_differ(key, true).is_some();
@@ -126,7 +121,6 @@ impl Pair {
                 Ok(None) => differs = true,
                 Err(reason) => problem = reason,
             }
-            tried.push(is_atom);
         }
         // Functions without algebraic form were hashes, so that only floating-point numbers refute.
         let witness = if differs { self.floats_differ(key, false) } else { None };
@@ -164,7 +158,7 @@ impl Pair {
     fn values<D: Domain>(&self, domain: &mut D) -> Result<[Vec<Vec<D::Value>>; 3]> {
         let conditions = self.conditions.iter().map(|condition| condition.tensor);
         let wanted: Vec<usize> = self.outputs.iter().flatten().copied().chain(conditions).collect();
-        let mut own = evaluate(domain, &self.both, &self.computed, &wanted)?;
+        let mut own = evaluate(domain, &self.both, &wanted)?;
         let mut other = own.split_off(self.names.len());
         let conditions = other.split_off(self.names.len());
         Ok([own, other, conditions])
@@ -251,7 +245,7 @@ impl Pair {
         let single = differences.sum::<f64>() + pair(count * count, &arguments);
         let (mut counts, mut conditions) = ([0.0; 2], Vec::new());
         for &Condition { is_candidates, tensor, .. } in &self.conditions {
-            let lens = self.computed[tensor].iter().map(|&len| len as f64);
+            let lens = self.both.shape(tensor).iter().map(|extent| extent.computed as f64);
             counts[usize::from(is_candidates)] += lens.product::<f64>();
             conditions.push(tensor);
         }
@@ -273,7 +267,7 @@ impl Pair {
                         || all && a.is_finite() && !b.is_finite()
                 };
                 if let Some(at) = own.iter().zip(other).position(differs) {
-                    let shape = self.computed[self.outputs[0][output]].clone();
+                    let shape = computed(self.both.shape(self.outputs[0][output]));
                     let indices = steps(&shape).into_iter().zip(&shape);
                     return Some(Witness {
                         output: self.names[output].clone(),

@@ -1,6 +1,6 @@
 //! The meaning of a program over any kind of values, element by element.
 
-use crate::program::{self, Extent, Op, Program, Result, Scalar, is_present, steps};
+use crate::program::{Extent, Node, Op, Program, Result, Scalar, computed, is_present, lens, steps};
 use std::sync::Arc;
 
 /// A kind of values.
@@ -64,12 +64,8 @@ fn place(index: &[usize], steps: &[usize]) -> usize {
 }
 
 /// Calls `visit` with the place and the index of every element, in order.
-fn each_index(
-    lens: &[usize],
-    shape: &[Extent],
-    mut visit: impl FnMut(usize, &[usize]) -> Result<()>,
-) -> Result<()> {
-    let mut index = vec![0; lens.len()];
+fn each_index(shape: &[Extent], mut visit: impl FnMut(usize, &[usize]) -> Result<()>) -> Result<()> {
+    let (lens, mut index) = (computed(shape), vec![0; shape.len()]);
     for at in 0..lens.iter().product() {
         if is_present(shape, &index) {
             visit(at, &index)?;
@@ -84,14 +80,13 @@ fn each_index(
     Ok(())
 }
 
-/// The elements, in order, of tensors that are wanted, of each up to extents that are given for it.
+/// The elements, in order, of tensors that are wanted.
 ///
 /// # Errors
 /// Why there are none.
 pub fn evaluate<D: Domain>(
     domain: &mut D,
     program: &Program,
-    computed: &[Vec<usize>],
     wanted: &[usize],
 ) -> Result<Vec<Vec<D::Value>>> {
     let mut tensors: Vec<Strided<D::Value>> = Vec::new();
@@ -102,27 +97,28 @@ pub fn evaluate<D: Domain>(
         node.args.iter().for_each(|&arg| last[arg] = at);
     }
     wanted.iter().for_each(|&tensor| last[tensor] = usize::MAX);
-    for (at, (node, lens)) in program.nodes.iter().zip(computed).enumerate() {
+    for (at, node) in program.nodes.iter().enumerate() {
+        let sizes = computed(&node.shape);
         let args: Vec<&Strided<D::Value>> = node.args.iter().map(|&arg| &tensors[arg]).collect();
         let tensor = match &node.op {
-            Op::Input { is_mask, .. } if is_lazy(&node.op, lens) => Strided {
+            Op::Input { is_mask, .. } if is_lazy(node) => Strided {
                 elements: Elements::Input(at, *is_mask),
                 first: 0,
-                steps: steps(&program::lens(&node.shape)),
+                steps: steps(&lens(&node.shape)),
             },
-            Op::Move(parts) if is_lazy(&node.op, lens) => {
-                let (mut first, mut steps, own) = (args[0].first, vec![0; lens.len()], &args[0].steps);
+            Op::Move(parts) if is_lazy(node) => {
+                let (mut first, mut steps, own) = (args[0].first, vec![0; sizes.len()], &args[0].steps);
                 for part in parts {
                     first += part.start * own[part.to];
-                    steps[part.from] += if lens[part.from] > 1 { part.factor * own[part.to] } else { 0 };
+                    steps[part.from] += if sizes[part.from] > 1 { part.factor * own[part.to] } else { 0 };
                 }
                 Strided { elements: args[0].elements.clone(), first, steps }
             }
             op => {
-                let mut elements = vec![zero; lens.iter().product()];
+                let mut elements = vec![zero; sizes.iter().product()];
                 // Of each element its place in a whole input; what a function is applied to.
-                let (all, mut items) = (steps(&program::lens(&node.shape)), Vec::new());
-                each_index(lens, &node.shape, |number, index| {
+                let (all, mut items) = (steps(&lens(&node.shape)), Vec::new());
+                each_index(&node.shape, |number, index| {
                     if number.is_multiple_of(256) {
                         domain.check()?;
                     }
@@ -171,7 +167,7 @@ pub fn evaluate<D: Domain>(
                     elements[number] = domain.element(at, value);
                     Ok(())
                 })?;
-                Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(lens) }
+                Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(&sizes) }
             }
         };
         tensors.push(tensor);
@@ -182,7 +178,7 @@ pub fn evaluate<D: Domain>(
     domain.check()?;
     let values = |&tensor: &usize| {
         let mut values = Vec::new();
-        each_index(&computed[tensor], program.shape(tensor), |_, index| {
+        each_index(program.shape(tensor), |_, index| {
             values.push(tensors[tensor].at(domain, tensors[tensor].place(index)));
             Ok(())
         })?;
@@ -192,21 +188,26 @@ pub fn evaluate<D: Domain>(
 }
 
 /// True if elements are not held: those of a large input, and those that move and keep equal distances.
-fn is_lazy(op: &Op, lens: &[usize]) -> bool {
-    match op {
-        Op::Input { .. } => lens.iter().product::<usize>() >= LARGE,
-        Op::Move(parts) => parts.iter().all(|part| part.divisor == 1 && part.modulus >= lens[part.from]),
+fn is_lazy(node: &Node) -> bool {
+    match &node.op {
+        Op::Input { .. } => computed(&node.shape).iter().product::<usize>() >= LARGE,
+        Op::Move(parts) => {
+            parts.iter().all(|part| part.divisor == 1 && part.modulus >= node.shape[part.from].computed)
+        }
         _ => false,
     }
 }
 
 /// What an evaluation takes: elementary operations, and elements that are held.
-pub fn cost(program: &Program, computed: &[Vec<usize>]) -> [f64; 2] {
+pub fn cost(program: &Program) -> [f64; 2] {
     let mut cost = [0.0; 2];
-    for (node, lens) in program.nodes.iter().zip(computed).filter(|(node, lens)| !is_lazy(&node.op, lens)) {
-        let count = lens.iter().map(|&len| len as f64).product::<f64>();
+    for node in program.nodes.iter().filter(|node| !is_lazy(node)) {
+        let count = node.shape.iter().map(|extent| extent.computed as f64).product::<f64>();
         // Elements along the dimension that is reduced.
-        let depth = if let Op::Reduce(_, dim) = node.op { computed[node.args[0]][dim] as f64 } else { 1.0 };
+        let depth = match node.op {
+            Op::Reduce(_, dim) => program.shape(node.args[0])[dim].len as f64,
+            _ => 1.0,
+        };
         cost = [cost[0] + count * depth, cost[1] + count + 3.0 * depth];
     }
     cost

@@ -104,6 +104,8 @@ impl Part {
 pub struct Extent {
     /// Elements along it.
     pub len: usize,
+    /// How many of them are computed, the first ones.
+    pub computed: usize,
     /// Set if some are absent, because parts are not of one size.
     pub ragged: Option<Ragged>,
     /// What it counts.
@@ -123,17 +125,17 @@ pub struct Ragged {
 }
 
 /// One element.
-pub const ONE: Extent = Extent { len: 1, ragged: None, index: None };
+pub const ONE: Extent = Extent { len: 1, computed: 1, ragged: None, index: None };
 
 impl Extent {
     /// All are there.
     pub fn new(len: usize, index: Index) -> Extent {
-        Extent { len, ragged: None, index: index.filter(|_| len > 1) }
+        Extent { len, computed: len, ragged: None, index: index.filter(|_| len > 1) }
     }
 
-    /// How many elements are computed, of an index that is treated alike.
-    pub fn kept(&self) -> usize {
-        self.index.map_or(self.len, |(_, unit)| self.len.min(KEPT.div_ceil(unit)))
+    /// Computes no more elements than stand for all of an index that is treated alike.
+    pub fn cut(&mut self) {
+        self.computed = self.index.map_or(self.len, |(_, unit)| self.len.min(KEPT.div_ceil(unit)));
     }
 
     /// Of how many elements it is, and which.
@@ -159,6 +161,11 @@ impl Extent {
 /// The extents of a shape.
 pub fn lens(shape: &[Extent]) -> Vec<usize> {
     shape.iter().map(|extent| extent.len).collect()
+}
+
+/// How many elements of each extent are computed.
+pub fn computed(shape: &[Extent]) -> Vec<usize> {
+    shape.iter().map(|extent| extent.computed).collect()
 }
 
 /// True if there is an element at an index.
