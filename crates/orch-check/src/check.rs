@@ -54,13 +54,12 @@ pub fn check(program: &Program, candidate: &Program, seed: u128, time: Duration)
     Verdict::CannotSay(reason)
 }
 
-/// A program and a candidate; of what stands twice, the first is the program's and the second the candidate's.
+/// A program and a candidate.
 struct Pair {
     /// The tensors of both.
     both: Program,
-    /// Names of outputs, and their tensors.
-    names: Vec<String>,
-    outputs: [Vec<usize>; 2],
+    /// Of each output its name, and the tensors of program and candidate.
+    outputs: Vec<(String, [usize; 2])>,
     /// Extents of which less is computed, and how much.
     cut: Vec<(usize, usize)>,
     /// What must be defined; of the candidate what signs alone do not show.
@@ -76,19 +75,16 @@ impl Pair {
         let (first, count) = (both.nodes.len(), inputs.len());
         let other = both.append(programs[1], &mut inputs, are_masks_given);
         ensure!(inputs.len() == count, "the programs have other inputs, by name, kind or shape");
-        let (mut names, mut outputs) = (Vec::new(), [Vec::new(), Vec::new()]);
+        let mut outputs = Vec::new();
         for (name, own) in own {
-            let of_shape =
-                other.get(&name).filter(|other| lens(both.shape(**other)) == lens(both.shape(own)));
-            let other =
-                *of_shape.ok_or(format!("the candidate has no output {name} of the program's shape"))?;
+            let other = other.get(&name).copied();
+            let other = other.filter(|&other| lens(both.shape(other)) == lens(both.shape(own)));
+            let other = other.ok_or(format!("the candidate has no output {name} of the program's shape"))?;
             let shape = both.shape(other).to_vec();
             both.join(own, &shape);
-            names.push(name);
-            outputs[0].push(own);
-            outputs[1].push(other);
+            outputs.push((name, [own, other]));
         }
-        ensure!(other.len() == names.len(), "the candidate has further outputs");
+        ensure!(other.len() == outputs.len(), "the candidate has further outputs");
         let facts = facts(&both)?;
         let conditions = conditions(&both, &facts, first);
         let Program { nodes, indices, .. } = &mut both;
@@ -103,7 +99,7 @@ impl Pair {
         }
         ensure!(held <= MAX_ELEMENTS, "a test holds {held:.1e} elements; at most {MAX_ELEMENTS:.1e} are");
         ensure!(work <= MAX_WORK, "a test takes {work:.1e} operations; at most {MAX_WORK:.1e} are made");
-        Ok(Pair { both, names, outputs, cut, conditions, facts, deadline })
+        Ok(Pair { both, outputs, cut, conditions, facts, deadline })
     }
 
     fn decide(&self, key: Key) -> Result<Verdict> {
@@ -154,14 +150,13 @@ impl Pair {
         }))
     }
 
-    /// What is computed: outputs of the program, those of the candidate, and what conditions are about.
-    fn values<D: Domain>(&self, domain: &mut D) -> Result<[Vec<Vec<D::Value>>; 3]> {
-        let conditions = self.conditions.iter().map(|condition| condition.tensor);
-        let wanted: Vec<usize> = self.outputs.iter().flatten().copied().chain(conditions).collect();
-        let mut own = evaluate(domain, &self.both, &wanted)?;
-        let mut other = own.split_off(self.names.len());
-        let conditions = other.split_off(self.names.len());
-        Ok([own, other, conditions])
+    /// What is computed: each output of the program and the candidate's, one after the other, and what conditions are about.
+    fn values<D: Domain>(&self, domain: &mut D) -> Result<[Vec<Vec<D::Value>>; 2]> {
+        let outputs = self.outputs.iter().flat_map(|(_, both)| *both);
+        let wanted: Vec<usize> = outputs.chain(self.conditions.iter().map(|own| own.tensor)).collect();
+        let mut outputs = evaluate(domain, &self.both, &wanted)?;
+        let conditions = outputs.split_off(2 * self.outputs.len());
+        Ok([outputs, conditions])
     }
 
     /// One test: whether the programs agree.
@@ -169,10 +164,9 @@ impl Pair {
         // With powers of one.
         let mut weights = round.clone();
         weights.base = 1;
-        let [own, other, values] = self.values(round)?;
-        let is_finite = own.iter().chain(&other).flatten().all(|x| x.weight != 0);
-        ensure!(is_finite, "an output may be minus infinity");
-        let mut pairs = own.iter().flatten().zip(other.iter().flatten());
+        let [outputs, values] = self.values(round)?;
+        ensure!(outputs.iter().flatten().all(|x| x.weight != 0), "an output may be minus infinity");
+        let mut pairs = outputs.chunks(2).flat_map(|both| both[0].iter().zip(&both[1]));
         if pairs.any(|(a, b)| (a.p, a.weight) != (b.p, b.weight)) {
             return Ok(false);
         }
@@ -183,7 +177,7 @@ impl Pair {
         ensure!(left.iter().all(is_sum), "a divisor or radicand of the candidate is not shown to be one");
         // or a sum of masked exponentials that has a term where one of the program's has: what is left of both with powers of one.
         if !left.is_empty() {
-            let [_, _, values] = self.values(&mut weights)?;
+            let [_, values] = self.values(&mut weights)?;
             let counts = |condition: &Condition| {
                 if condition.is_candidates { left.contains(condition) } else { is_sum(condition) }
             };
@@ -201,9 +195,8 @@ impl Pair {
         counts: impl Fn(&Condition) -> bool,
     ) -> BTreeSet<Condition> {
         let (mut known, mut missing) = (HashSet::new(), BTreeSet::new());
-        for (condition, values) in
-            self.conditions.iter().zip(values).filter(|(condition, _)| counts(condition))
-        {
+        let all = self.conditions.iter().zip(values);
+        for (condition, values) in all.filter(|(condition, _)| counts(condition)) {
             for x in values.iter().filter(|x| x.weight != 0) {
                 // A divisor or its negative, whichever is smaller.
                 let number = if condition.is_root { x.p } else { x.p.min(round.p.sub(0, x.p)) };
@@ -235,8 +228,8 @@ impl Pair {
             let all = tensors.iter().fold(NUMBER, |all, &tensor| all.max(bounds[tensor]));
             chance(count, all.difference(all))
         };
-        let outputs = self.outputs[0].iter().zip(&self.outputs[1]);
-        let differences = outputs.map(|(&own, &other)| chance(1.0, bounds[own].difference(bounds[other])));
+        let outputs = self.outputs.iter().map(|(_, [own, other])| bounds[*own].difference(bounds[*other]));
+        let differences = outputs.map(|difference| chance(1.0, difference));
         // Arguments of hashes for one element of an output, and weights of masked numbers, which are compared as these are.
         let masked = (0..bounds.len()).filter(|&tensor| bounds[tensor].weight > 0.0);
         let arguments: Vec<usize> = hashed(&self.both, is_atom).into_iter().chain(masked).collect();
@@ -258,8 +251,9 @@ impl Pair {
     fn floats_differ(&self, key: Key, all: bool) -> Option<Witness> {
         for sample in 0..SAMPLES {
             let mut domain = Floats { key: key.derived(sample << 32 | 1 << 31), run: sample as u32 % 8 };
-            let [own, other, _] = self.values(&mut domain).ok()?;
-            for (output, (own, other)) in own.iter().zip(&other).enumerate() {
+            let [values, _] = self.values(&mut domain).ok()?;
+            for ((name, [tensor, _]), both) in self.outputs.iter().zip(values.chunks(2)) {
+                let [own, other] = [&both[0], &both[1]];
                 let finite = own.iter().filter(|x| x.is_finite());
                 let scale = finite.fold(0.0, |scale: f64, x| scale.max(x.abs()));
                 let differs = |(a, b): (&f64, &f64)| {
@@ -267,10 +261,10 @@ impl Pair {
                         || all && a.is_finite() && !b.is_finite()
                 };
                 if let Some(at) = own.iter().zip(other).position(differs) {
-                    let shape = computed(self.both.shape(self.outputs[0][output]));
+                    let shape = computed(self.both.shape(*tensor));
                     let indices = steps(&shape).into_iter().zip(&shape);
                     return Some(Witness {
-                        output: self.names[output].clone(),
+                        output: name.clone(),
                         element: indices.map(|(step, len)| at / step.max(1) % len).collect(),
                         shape,
                         expected: own[at],
