@@ -233,15 +233,16 @@ impl Reader {
             ("load", [dims @ .., along], _, &[x]) if is_kernel => {
                 let (along, rank) = (dim(along)?, program.shape(x).len());
                 let grid = self.grid(rank, dims).filter(|_| along.is_none_or(|dim| dim < rank));
-                let grid = grid.ok_or("a load like this may not stand in a block")?;
-                self.program.split(x, &grid, along, self.iterations)
+                let mut grid = grid.ok_or("a load like this may not stand in a block")?;
+                grid.push((self.iterations, along));
+                self.program.load(x, &grid)
             }
             ("store", dims, _, &[tile]) if is_kernel => {
                 let (rank, is_whole) = (program.shape(tile).len(), program.shape(tile)[loops].len == 1);
                 let is_cut = |&(blocks, dim): &(usize, Option<usize>)| dim.is_some() || blocks == 1;
                 let grid = self.grid(rank - prefix, dims).filter(|grid| is_whole && grid.iter().all(is_cut));
                 let grid = grid.ok_or_else(|| format!("a tile is stored by {}", dims.join(", ")))?;
-                self.program.merge(tile, &grid)
+                self.program.store(tile, &grid)
             }
             ("running_max", [], _, &[tile]) if is_kernel => {
                 let mut maxima = vec![self.iteration(tile, 0)?];
@@ -283,8 +284,8 @@ impl Reader {
                 if at(order.len()) == program.shape(x).len()
                     && (0..order.len()).all(|dim| order.contains(&dim)) =>
             {
-                let order: Vec<_> = (0..prefix).chain(order.iter().map(|&dim| at(dim))).map(Some).collect();
-                program.select(x, &order)
+                let order = (0..prefix).chain(order.iter().map(|&dim| at(dim)));
+                program.arrange(x, &order.map(|dim| vec![dim]).collect::<Vec<_>>())
             }
             ("reshape", _, Some(shape), &[x]) if !is_kernel => program.reshape(x, shape),
             ("broadcast", _, Some(shape), &[x]) if !is_kernel => program.broadcast(x, shape),
