@@ -44,7 +44,12 @@ impl<V: Copy> Strided<V> {
     /// The place of an element; where an extent of 1 is repeated, of that one.
     #[inline(always)]
     fn place(&self, index: &[usize]) -> usize {
-        self.first + place(index, &self.steps)
+        self.first + index.iter().zip(&self.steps).map(|(index, step)| index * step).sum::<usize>()
+    }
+
+    #[inline(always)]
+    fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
+        self.at(domain, self.place(index))
     }
 
     #[inline(always)]
@@ -57,10 +62,6 @@ impl<V: Copy> Strided<V> {
             }
         }
     }
-}
-
-fn place(index: &[usize], steps: &[usize]) -> usize {
-    index.iter().zip(steps).map(|(index, step)| index * step).sum()
 }
 
 /// Calls `visit` with the place and the index of every element, in order.
@@ -100,12 +101,11 @@ pub fn evaluate<D: Domain>(
     for (at, node) in program.nodes.iter().enumerate() {
         let sizes = computed(&node.shape);
         let args: Vec<&Strided<D::Value>> = node.args.iter().map(|&arg| &tensors[arg]).collect();
+        let is_mask = matches!(node.op, Op::Input { is_mask: true, .. });
+        let given = Elements::Input(at, is_mask);
+        let given = Strided { elements: given, first: 0, steps: steps(&lens(&node.shape)) };
         let tensor = match &node.op {
-            Op::Input { is_mask, .. } if is_lazy(node) => Strided {
-                elements: Elements::Input(at, *is_mask),
-                first: 0,
-                steps: steps(&lens(&node.shape)),
-            },
+            Op::Input { .. } if is_lazy(node) => given,
             Op::Move(parts) if is_lazy(node) => {
                 let (mut first, mut steps, own) = (args[0].first, vec![0; sizes.len()], &args[0].steps);
                 for part in parts {
@@ -116,14 +116,14 @@ pub fn evaluate<D: Domain>(
             }
             op => {
                 let mut elements = vec![zero; sizes.iter().product()];
-                // Of each element its place in a whole input; what a function is applied to.
-                let (all, mut items) = (steps(&lens(&node.shape)), Vec::new());
+                // What a function is applied to.
+                let mut items = Vec::new();
                 each_index(&node.shape, |number, index| {
                     if number.is_multiple_of(256) {
                         domain.check()?;
                     }
                     let value = match op {
-                        Op::Input { is_mask, .. } => domain.input(at, *is_mask, place(index, &all)),
+                        Op::Input { .. } => given.get(domain, index),
                         Op::Constant(num, den) => domain.constant(*num, *den),
                         Op::Compare { dim, with, offset } => {
                             let limit = offset + with.map_or(0, |with| index[with] as i128);
@@ -131,7 +131,7 @@ pub fn evaluate<D: Domain>(
                         }
                         Op::Each(scalar) => {
                             items.clear();
-                            items.extend(args.iter().map(|arg| arg.at(domain, arg.place(index))));
+                            items.extend(args.iter().map(|arg| arg.get(domain, index)));
                             domain.apply(*scalar, &items)
                         }
                         Op::Reduce(scalar, dim) => {
@@ -156,12 +156,12 @@ pub fn evaluate<D: Domain>(
                                 from[*dim] -= program.shape(node.args[arg])[*dim].len;
                                 arg += 1;
                             }
-                            args[arg].at(domain, args[arg].place(&from))
+                            args[arg].get(domain, &from)
                         }
                         Op::Move(parts) => {
                             let mut from = vec![0; args[0].steps.len()];
                             parts.iter().for_each(|part| from[part.to] += part.at(index[part.from]));
-                            args[0].at(domain, args[0].place(&from))
+                            args[0].get(domain, &from)
                         }
                     };
                     elements[number] = domain.element(at, value);
@@ -179,7 +179,7 @@ pub fn evaluate<D: Domain>(
     let values = |&tensor: &usize| {
         let mut values = Vec::new();
         each_index(program.shape(tensor), |_, index| {
-            values.push(tensors[tensor].at(domain, tensors[tensor].place(index)));
+            values.push(tensors[tensor].get(domain, index));
             Ok(())
         })?;
         Ok(values)

@@ -38,7 +38,7 @@ pub struct Residues {
     inputs: Key,
     hashes: Key,
     /// Sets of numbers by the number that stands for the largest.
-    sets: HashMap<u64, BTreeSet<u64>>,
+    sets: HashMap<u64, Vec<u64>>,
     members: usize,
     deadline: Instant,
     stop: Option<String>,
@@ -101,7 +101,7 @@ impl Residues {
         }
         let hash = members.iter().fold(members.len() as u64, |hash, &x| self.hashes.pair(x, hash).0);
         let (symbol, count) = (self.symbol(5, hash), members.len());
-        if self.sets.insert(symbol.p, members).is_none() {
+        if self.sets.insert(symbol.p, members.into_iter().collect()).is_none() {
             self.members += count;
         }
         if self.members > MAX_MEMBERS {

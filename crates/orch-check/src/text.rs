@@ -177,14 +177,16 @@ impl Reader {
         Ok(value)
     }
 
-    /// How the grid cuts a tensor, if it can.
-    fn grid(&self, rank: usize, dims: &[&str]) -> Option<Vec<(usize, Option<usize>)>> {
+    /// How the axes of the grid, and then the loop, cut a tensor behind its first dimensions, if they can: an axis cuts a dimension that no
+    /// other one does.
+    fn grid(&self, x: usize, skipped: usize, dims: &[&str]) -> Option<Vec<(usize, Option<usize>)>> {
         let dims: Vec<Option<usize>> = dims.iter().map(|token| dim(token).ok()).collect::<Option<_>>()?;
-        let is_first = |(at, dim): (usize, &Option<usize>)| {
-            dim.is_none_or(|inner| inner < rank && !dims[..at].contains(dim))
+        let (rank, axes) = (self.program.shape(x).len() - skipped, self.blocks.len());
+        let is_cut = |(at, dim): (usize, &Option<usize>)| {
+            dim.is_none_or(|own| own < rank && (at == axes || !dims[..at].contains(dim)))
         };
-        let is_map = dims.len() == self.blocks.len() && dims.iter().enumerate().all(is_first);
-        is_map.then(|| self.blocks.iter().copied().zip(dims.iter().copied()).collect())
+        let counts = self.blocks.iter().copied().chain([self.iterations]);
+        dims.iter().enumerate().all(is_cut).then(|| counts.zip(dims.iter().copied()).collect())
     }
 
     /// What a tile is in an iteration.
@@ -230,19 +232,15 @@ impl Reader {
             ("below", _, Some(&[dim, limit, ref shape @ ..]), []) if !is_kernel && dim < shape.len() => {
                 program.given(Op::Compare { dim, with: None, offset: limit as i128 - 1 }, shape)
             }
-            ("load", [dims @ .., along], _, &[x]) if is_kernel => {
-                let (along, rank) = (dim(along)?, program.shape(x).len());
-                let grid = self.grid(rank, dims).filter(|_| along.is_none_or(|dim| dim < rank));
-                let mut grid = grid.ok_or("a load like this may not stand in a block")?;
-                grid.push((self.iterations, along));
-                self.program.load(x, &grid)
+            ("load", dims, _, &[x]) if is_kernel && dims.len() == prefix => {
+                let grid = self.grid(x, 0, dims);
+                self.program.load(x, &grid.ok_or("a load like this may not stand in a block")?)
             }
-            ("store", dims, _, &[tile]) if is_kernel => {
-                let (rank, is_whole) = (program.shape(tile).len(), program.shape(tile)[loops].len == 1);
+            ("store", dims, _, &[tile]) if is_kernel && dims.len() == loops => {
+                let is_whole = program.shape(tile)[loops].len == 1;
                 let is_cut = |&(blocks, dim): &(usize, Option<usize>)| dim.is_some() || blocks == 1;
-                let grid = self.grid(rank - prefix, dims).filter(|grid| is_whole && grid.iter().all(is_cut));
-                let grid = grid.ok_or_else(|| format!("a tile is stored by {}", dims.join(", ")))?;
-                self.program.store(tile, &grid)
+                let grid = self.grid(tile, prefix, dims).filter(|grid| is_whole && grid.iter().all(is_cut));
+                self.program.store(tile, &grid.ok_or_else(|| format!("a tile is stored by {dims:?}"))?)
             }
             ("running_max", [], _, &[tile]) if is_kernel => {
                 let mut maxima = vec![self.iteration(tile, 0)?];
