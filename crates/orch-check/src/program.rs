@@ -2,8 +2,8 @@
 //!
 //! There are seven operators. What moves elements, from a transpose to the cut of a tensor in tiles, is one of them, [`Op::Move`], and a
 //! matrix product is a sum of products of two tensors that were moved. A kernel has no form of its own: what its blocks and iterations compute
-//! is one tensor each, whose first dimensions are the axes of the grid and the loop. [`Program::split`] loads, [`Program::merge`] stores,
-//! and all between are operators on these tensors. What an operator does to shapes it does to the indices of [`crate::alike`] as well.
+//! is one tensor each, whose first dimensions are the axes of the grid and the loop. [`Program::load`] cuts dimensions, [`Program::store`] puts
+//! their parts together, and all between are operators on these tensors. What an operator does to shapes it does to the indices of [`crate::alike`] as well.
 
 use crate::alike::{Index, Indices, KEPT, REFUSED};
 use std::collections::BTreeMap;
@@ -341,12 +341,10 @@ impl Program {
     /// `[.., m, k] x [.., k, n] -> [.., m, n]`
     pub fn matmul(&mut self, args: &[usize]) -> Result<usize> {
         let shapes: Vec<&[Extent]> = args.iter().map(|&arg| self.shape(arg)).collect();
-        let m = match shapes[..] {
-            [[lhs @ .., _, k], [rhs @ .., rows, _]] if lhs.len() == rhs.len() && k.size() == rows.size() => {
-                lhs.len()
-            }
-            _ => return Err("a matrix product does not suit its operands".into()),
-        };
+        let problem = "a matrix product does not suit its operands";
+        let [[lhs @ .., _, k], [rhs @ .., rows, _]] = shapes[..] else { return Err(problem.into()) };
+        ensure!(lhs.len() == rhs.len() && k.size() == rows.size(), "{problem}");
+        let m = lhs.len();
         let batch: Vec<Vec<usize>> = (0..m).map(|dim| vec![dim]).collect();
         let with = |last: &[Vec<usize>]| [&batch, last].concat();
         let lhs = self.arrange(args[0], &with(&[vec![m], vec![], vec![m + 1]]))?;
