@@ -163,7 +163,7 @@ impl Pair {
     fn round(&self, round: &mut Residues) -> Result<bool> {
         // With powers of one.
         let mut weights = round.clone();
-        weights.base = 1;
+        weights.base = round.p.one;
         let [outputs, values] = self.values(round)?;
         ensure!(outputs.iter().flatten().all(|x| x.weight != 0), "an output may be minus infinity");
         let mut pairs = outputs.chunks(2).flat_map(|both| both[0].iter().zip(&both[1]));

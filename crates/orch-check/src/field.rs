@@ -1,17 +1,37 @@
 //! Arithmetic modulo random primes, and keyed pseudo-random numbers.
 
-/// Numbers modulo a prime below 2^63.
+/// Numbers modulo an odd prime below 2^63, as `x 2^64` (Montgomery's form).
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     /// The prime.
     pub prime: u64,
+    /// `-1 / prime` modulo 2^64.
+    negative_inverse: u64,
+    /// `2^128` modulo the prime.
+    square: u64,
+    /// One.
+    pub one: u64,
 }
 
 impl Field {
+    /// Numbers modulo an odd prime below 2^63.
+    pub fn new(prime: u64) -> Field {
+        let mut inverse = prime; // Right modulo 8; each step of Newton doubles the number of right bits.
+        for _ in 0..5 {
+            inverse = inverse.wrapping_mul(2u64.wrapping_sub(prime.wrapping_mul(inverse)));
+        }
+        let one = ((1u128 << 64) % u128::from(prime)) as u64;
+        let square = (u128::from(one) * u128::from(one) % u128::from(prime)) as u64;
+        Field { prime, negative_inverse: inverse.wrapping_neg(), square, one }
+    }
+
     /// `a b`
     #[inline]
     pub fn mul(&self, a: u64, b: u64) -> u64 {
-        (u128::from(a) * u128::from(b) % u128::from(self.prime)) as u64
+        let product = u128::from(a) * u128::from(b);
+        let factor = (product as u64).wrapping_mul(self.negative_inverse);
+        let reduced = ((product + u128::from(factor) * u128::from(self.prime)) >> 64) as u64;
+        if reduced >= self.prime { reduced - self.prime } else { reduced }
     }
 
     /// `a + b`
@@ -29,7 +49,7 @@ impl Field {
 
     /// `a` to a power.
     pub fn pow(&self, a: u64, exponent: u64) -> u64 {
-        let mut result = 1;
+        let mut result = self.one;
         for bit in (0..64 - exponent.leading_zeros()).rev() {
             result = self.mul(result, result);
             if exponent >> bit & 1 == 1 {
@@ -44,9 +64,15 @@ impl Field {
         (a != 0).then(|| self.pow(a, self.prime - 2))
     }
 
-    /// An integer.
+    /// An integer in Montgomery's form.
     pub fn of(&self, x: i64) -> u64 {
-        x.rem_euclid(self.prime as i64) as u64
+        let magnitude = self.mul(x.unsigned_abs() % self.prime, self.square);
+        if x < 0 { self.sub(0, magnitude) } else { magnitude }
+    }
+
+    /// The integer below the prime that a number in Montgomery's form stands for.
+    pub fn integer(&self, x: u64) -> u64 {
+        self.mul(x, 1)
     }
 }
 
@@ -99,11 +125,12 @@ fn is_prime(n: u64) -> bool {
     if let Some(divisor) = BASES.iter().find(|&&base| n.is_multiple_of(base)) {
         return n == *divisor;
     }
-    let (field, twos) = (Field { prime: n }, n.wrapping_sub(1).trailing_zeros());
+    let (field, twos) = (Field::new(n), n.wrapping_sub(1).trailing_zeros());
+    let minus_one = field.sub(0, field.one);
     let passes = |&base: &u64| {
-        let power = field.pow(base, (n - 1) >> twos);
+        let power = field.pow(field.of(base as i64), (n - 1) >> twos);
         let mut powers = std::iter::successors(Some(power), |&power| Some(field.mul(power, power)));
-        power == 1 || powers.by_ref().take(twos as usize).any(|power| power == n - 1)
+        power == field.one || powers.by_ref().take(twos as usize).any(|power| power == minus_one)
     };
     n > 1 && BASES.iter().all(passes)
 }
@@ -133,11 +160,11 @@ mod tests {
     fn a_field_computes() {
         let [p, q] = primes(Key::new(1));
         assert!(p == 2 * q + 1 && p >> 62 == 1 && primes(Key::new(2))[0] != p);
-        let field = Field { prime: p };
+        let field = Field::new(p);
         let (a, b) = (field.of(-3), field.of(7));
-        assert_eq!(field.mul(a, b), p - 21);
-        assert_eq!(field.sub(field.add(a, b), 1), 3);
-        assert_eq!(field.mul(a, field.inverse(a).unwrap()), 1);
-        assert_eq!((field.inverse(0), field.pow(b, p - 1)), (None, 1));
+        assert_eq!(field.integer(field.mul(a, b)), p - 21);
+        assert_eq!(field.integer(field.sub(field.add(a, b), field.one)), 3);
+        assert_eq!(field.mul(a, field.inverse(a).unwrap()), field.one);
+        assert_eq!((field.inverse(0), field.pow(b, p - 1)), (None, field.one));
     }
 }

@@ -11,7 +11,7 @@ use crate::program::{Result, Scalar, ensure};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
-/// An element.
+/// An element; in Montgomery's form.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Residue {
     /// The number modulo `p`.
@@ -50,7 +50,7 @@ const MAX_MEMBERS: usize = 1 << 24;
 impl Residues {
     /// The round of a key, which ends at a deadline.
     pub fn new(key: Key, is_atom: Vec<bool>, deadline: Instant) -> Residues {
-        let [p, q] = primes(key.derived(0)).map(|prime| Field { prime });
+        let [p, q] = primes(key.derived(0)).map(Field::new);
         let hashes = key.derived(2);
         // The square of any number: it has the order q unless that is 0, 1 or -1.
         let root = below(hashes.pair(0, 1).0, p);
@@ -60,7 +60,7 @@ impl Residues {
     }
 
     fn number(&self, p: u64, q: u64) -> Residue {
-        Residue { p, q, weight: 1 }
+        Residue { p, q, weight: self.p.one }
     }
 
     /// An independent number for an argument.
@@ -85,10 +85,11 @@ impl Residues {
         }
         // A set is taken once, however often it is met.
         let items: BTreeSet<Residue> = items.iter().copied().filter(|item| item.weight != 0).collect();
-        self.assumes_left |= !items.is_empty() && items.iter().all(|item| item.weight != 1);
+        self.assumes_left |= !items.is_empty() && items.iter().all(|item| item.weight != self.p.one);
         let mut members = BTreeSet::new();
         for item in &items {
-            let member = if item.weight == 1 { item.p } else { self.hashes.pair(item.p, item.weight).0 };
+            let member =
+                if item.weight == self.p.one { item.p } else { self.hashes.pair(item.p, item.weight).0 };
             match self.sets.get(&member) {
                 Some(set) => members.extend(set),
                 None => _ = members.insert(member),
@@ -97,7 +98,7 @@ impl Residues {
         if members.len() < 2 {
             // The only one is what is left, or of none minus infinity.
             let none = Residue { weight: 0, ..self.number(0, 0) };
-            return items.last().map_or(none, |last| Residue { weight: 1, ..*last });
+            return items.last().map_or(none, |last| Residue { weight: self.p.one, ..*last });
         }
         let hash = members.iter().fold(members.len() as u64, |hash, &x| self.hashes.pair(x, hash).0);
         let (symbol, count) = (self.symbol(5, hash), members.len());
@@ -148,7 +149,7 @@ impl Domain for Residues {
 
     #[inline(always)]
     fn apply(&mut self, scalar: Scalar, args: &[Residue]) -> Residue {
-        let one = 1;
+        let one = self.p.one;
         // Minus infinity may be added to, multiplied by what is positive, masked again, compared, guarded, and have an exponential.
         let may_be_masked = match (scalar, args) {
             (Scalar::Add | Scalar::Max | Scalar::Exp | Scalar::Scale { is_positive: true }, _) => true,
@@ -173,7 +174,7 @@ impl Domain for Residues {
             (Scalar::Mask, &[x, mask]) => Residue { weight: self.both(x.weight, mask.p), ..x },
             (Scalar::Exp, &[x]) if x.weight == 0 => self.number(0, 0),
             (Scalar::Exp, &[x]) => {
-                let power = self.p.pow(self.base, x.q);
+                let power = self.p.pow(self.base, self.q.integer(x.q));
                 self.number(self.p.mul(x.weight, power), 0)
             }
             (Scalar::Sqrt, &[x]) => self.symbol(2, x.p),
