@@ -4,7 +4,7 @@ use crate::degree::{Bounds, NUMBER, bounds};
 use crate::eval::{Domain, cost, evaluate};
 use crate::exponents::{Condition, MASKED_SUM, WAYS, atoms, conditions, facts, hashed};
 use crate::field::Key;
-use crate::program::{Extent, Node, Program, Result, ensure, lens, steps};
+use crate::program::{Extent, Program, Result, computed, ensure, lens, steps};
 use crate::real::Floats;
 use crate::residue::{Residue, Residues};
 use crate::verdict::{Proof, Verdict, Witness};
@@ -54,15 +54,12 @@ pub fn check(program: &Program, candidate: &Program, seed: u128, time: Duration)
     Verdict::CannotSay(reason)
 }
 
-/// A program and a candidate; of what stands twice, the first is the program's and the second the candidate's.
+/// A program and a candidate.
 struct Pair {
     /// The tensors of both.
     both: Program,
-    /// Names of outputs, and their tensors.
-    names: Vec<String>,
-    outputs: [Vec<usize>; 2],
-    /// Of each tensor up to which extents it is computed.
-    computed: Vec<Vec<usize>>,
+    /// Of each output its name, and the tensors of program and candidate.
+    outputs: Vec<(String, [usize; 2])>,
     /// Extents of which less is computed, and how much.
     cut: Vec<(usize, usize)>,
     /// What must be defined; of the candidate what signs alone do not show.
@@ -78,45 +75,39 @@ impl Pair {
         let (first, count) = (both.nodes.len(), inputs.len());
         let other = both.append(programs[1], &mut inputs, are_masks_given);
         ensure!(inputs.len() == count, "the programs have other inputs, by name, kind or shape");
-        let (mut names, mut outputs) = (Vec::new(), [Vec::new(), Vec::new()]);
+        let mut outputs = Vec::new();
         for (name, own) in own {
-            let of_shape =
-                other.get(&name).filter(|other| lens(both.shape(**other)) == lens(both.shape(own)));
-            let other =
-                *of_shape.ok_or(format!("the candidate has no output {name} of the program's shape"))?;
+            let other = other.get(&name).copied();
+            let other = other.filter(|&other| lens(both.shape(other)) == lens(both.shape(own)));
+            let other = other.ok_or(format!("the candidate has no output {name} of the program's shape"))?;
             let shape = both.shape(other).to_vec();
             both.join(own, &shape);
-            names.push(name);
-            outputs[0].push(own);
-            outputs[1].push(other);
+            outputs.push((name, [own, other]));
         }
-        ensure!(other.len() == names.len(), "the candidate has further outputs");
+        ensure!(other.len() == outputs.len(), "the candidate has further outputs");
         let facts = facts(&both)?;
         let conditions = conditions(&both, &facts, first);
         let Program { nodes, indices, .. } = &mut both;
         nodes.iter().for_each(|node| indices.refuse_diagonals(&node.shape));
         let extents = nodes.iter_mut().flat_map(|node| &mut node.shape);
         extents.for_each(|extent| extent.index = extent.index.filter(|_| indices.is_alike(extent.index)));
-        let mut computed: Vec<_> = nodes.iter().map(|node| lens(&node.shape)).collect();
-        let ([mut work, mut held], mut cut) = (cost(&both, &computed), Vec::new());
+        let ([mut work, mut held], mut cut) = (cost(&both), Vec::new());
         if work > WHOLE_WORK || held > MAX_ELEMENTS {
-            let kept = |node: &Node| node.shape.iter().map(Extent::kept).collect();
-            (cut, computed) = (both.indices.cut(), both.nodes.iter().map(kept).collect());
-            [work, held] = cost(&both, &computed);
+            cut = both.indices.cut();
+            both.nodes.iter_mut().flat_map(|node| &mut node.shape).for_each(Extent::cut);
+            [work, held] = cost(&both);
         }
         ensure!(held <= MAX_ELEMENTS, "a test holds {held:.1e} elements; at most {MAX_ELEMENTS:.1e} are");
         ensure!(work <= MAX_WORK, "a test takes {work:.1e} operations; at most {MAX_WORK:.1e} are made");
-        Ok(Pair { both, names, outputs, computed, cut, conditions, facts, deadline })
+        Ok(Pair { both, outputs, cut, conditions, facts, deadline })
     }
 
     fn decide(&self, key: Key) -> Result<Verdict> {
         let mut problem = String::new();
-        let (mut tried, mut differs) = (Vec::new(), false);
-        for way in 0..WAYS {
-            let is_atom = atoms(&self.both, way);
-            if tried.contains(&is_atom) {
-                continue;
-            }
+        let mut differs = false;
+        let mut ways: Vec<_> = (0..WAYS).map(|way| (way, atoms(&self.both, way))).collect();
+        ways.dedup_by(|a, b| a.1 == b.1);
+        for (way, is_atom) in ways {
             match self.prove(way, &is_atom, key.derived(way as u64)) {
                 Ok(Some(proof)) => {
                     let differs = proof.premise.is_some() && self.floats_differ(key, true).is_some();
@@ -126,7 +117,6 @@ impl Pair {
                 Ok(None) => differs = true,
                 Err(reason) => problem = reason,
             }
-            tried.push(is_atom);
         }
         // Functions without algebraic form were hashes, so that only floating-point numbers refute.
         let witness = if differs { self.floats_differ(key, false) } else { None };
@@ -160,14 +150,13 @@ impl Pair {
         }))
     }
 
-    /// What is computed: outputs of the program, those of the candidate, and what conditions are about.
-    fn values<D: Domain>(&self, domain: &mut D) -> Result<[Vec<Vec<D::Value>>; 3]> {
-        let conditions = self.conditions.iter().map(|condition| condition.tensor);
-        let wanted: Vec<usize> = self.outputs.iter().flatten().copied().chain(conditions).collect();
-        let mut own = evaluate(domain, &self.both, &self.computed, &wanted)?;
-        let mut other = own.split_off(self.names.len());
-        let conditions = other.split_off(self.names.len());
-        Ok([own, other, conditions])
+    /// What is computed: each output of the program and the candidate's, one after the other, and what conditions are about.
+    fn values<D: Domain>(&self, domain: &mut D) -> Result<[Vec<Vec<D::Value>>; 2]> {
+        let outputs = self.outputs.iter().flat_map(|(_, both)| *both);
+        let wanted: Vec<usize> = outputs.chain(self.conditions.iter().map(|own| own.tensor)).collect();
+        let mut outputs = evaluate(domain, &self.both, &wanted)?;
+        let conditions = outputs.split_off(2 * self.outputs.len());
+        Ok([outputs, conditions])
     }
 
     /// One test: whether the programs agree.
@@ -175,10 +164,9 @@ impl Pair {
         // With powers of one.
         let mut weights = round.clone();
         weights.base = round.p.one;
-        let [own, other, values] = self.values(round)?;
-        let is_finite = own.iter().chain(&other).flatten().all(|x| x.weight != 0);
-        ensure!(is_finite, "an output may be minus infinity");
-        let mut pairs = own.iter().flatten().zip(other.iter().flatten());
+        let [outputs, values] = self.values(round)?;
+        ensure!(outputs.iter().flatten().all(|x| x.weight != 0), "an output may be minus infinity");
+        let mut pairs = outputs.chunks(2).flat_map(|both| both[0].iter().zip(&both[1]));
         if pairs.any(|(a, b)| (a.p, a.weight) != (b.p, b.weight)) {
             return Ok(false);
         }
@@ -189,7 +177,7 @@ impl Pair {
         ensure!(left.iter().all(is_sum), "a divisor or radicand of the candidate is not shown to be one");
         // or a sum of masked exponentials that has a term where one of the program's has: what is left of both with powers of one.
         if !left.is_empty() {
-            let [_, _, values] = self.values(&mut weights)?;
+            let [_, values] = self.values(&mut weights)?;
             let counts = |condition: &Condition| {
                 if condition.is_candidates { left.contains(condition) } else { is_sum(condition) }
             };
@@ -207,9 +195,8 @@ impl Pair {
         counts: impl Fn(&Condition) -> bool,
     ) -> BTreeSet<Condition> {
         let (mut known, mut missing) = (HashSet::new(), BTreeSet::new());
-        for (condition, values) in
-            self.conditions.iter().zip(values).filter(|(condition, _)| counts(condition))
-        {
+        let all = self.conditions.iter().zip(values);
+        for (condition, values) in all.filter(|(condition, _)| counts(condition)) {
             for x in values.iter().filter(|x| x.weight != 0) {
                 // A divisor or its negative, whichever is smaller.
                 let number = if condition.is_root { x.p } else { x.p.min(round.p.sub(0, x.p)) };
@@ -241,8 +228,8 @@ impl Pair {
             let all = tensors.iter().fold(NUMBER, |all, &tensor| all.max(bounds[tensor]));
             chance(count, all.difference(all))
         };
-        let outputs = self.outputs[0].iter().zip(&self.outputs[1]);
-        let differences = outputs.map(|(&own, &other)| chance(1.0, bounds[own].difference(bounds[other])));
+        let outputs = self.outputs.iter().map(|(_, [own, other])| bounds[*own].difference(bounds[*other]));
+        let differences = outputs.map(|difference| chance(1.0, difference));
         // Arguments of hashes for one element of an output, and weights of masked numbers, which are compared as these are.
         let masked = (0..bounds.len()).filter(|&tensor| bounds[tensor].weight > 0.0);
         let arguments: Vec<usize> = hashed(&self.both, is_atom).into_iter().chain(masked).collect();
@@ -251,7 +238,7 @@ impl Pair {
         let single = differences.sum::<f64>() + pair(count * count, &arguments);
         let (mut counts, mut conditions) = ([0.0; 2], Vec::new());
         for &Condition { is_candidates, tensor, .. } in &self.conditions {
-            let lens = self.computed[tensor].iter().map(|&len| len as f64);
+            let lens = self.both.shape(tensor).iter().map(|extent| extent.computed as f64);
             counts[usize::from(is_candidates)] += lens.product::<f64>();
             conditions.push(tensor);
         }
@@ -264,8 +251,9 @@ impl Pair {
     fn floats_differ(&self, key: Key, all: bool) -> Option<Witness> {
         for sample in 0..SAMPLES {
             let mut domain = Floats { key: key.derived(sample << 32 | 1 << 31), run: sample as u32 % 8 };
-            let [own, other, _] = self.values(&mut domain).ok()?;
-            for (output, (own, other)) in own.iter().zip(&other).enumerate() {
+            let [values, _] = self.values(&mut domain).ok()?;
+            for ((name, [tensor, _]), both) in self.outputs.iter().zip(values.chunks(2)) {
+                let [own, other] = [&both[0], &both[1]];
                 let finite = own.iter().filter(|x| x.is_finite());
                 let scale = finite.fold(0.0, |scale: f64, x| scale.max(x.abs()));
                 let differs = |(a, b): (&f64, &f64)| {
@@ -273,10 +261,10 @@ impl Pair {
                         || all && a.is_finite() && !b.is_finite()
                 };
                 if let Some(at) = own.iter().zip(other).position(differs) {
-                    let shape = self.computed[self.outputs[0][output]].clone();
+                    let shape = computed(self.both.shape(*tensor));
                     let indices = steps(&shape).into_iter().zip(&shape);
                     return Some(Witness {
-                        output: self.names[output].clone(),
+                        output: name.clone(),
                         element: indices.map(|(step, len)| at / step.max(1) % len).collect(),
                         shape,
                         expected: own[at],

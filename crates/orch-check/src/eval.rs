@@ -1,6 +1,6 @@
 //! The meaning of a program over any kind of values, element by element.
 
-use crate::program::{self, Extent, Op, Program, Result, Scalar, is_present, steps};
+use crate::program::{Extent, Node, Op, Program, Result, Scalar, computed, is_present, lens, steps};
 use std::sync::Arc;
 
 /// A kind of values.
@@ -41,10 +41,15 @@ enum Elements<V> {
 const LARGE: usize = 1 << 18;
 
 impl<V: Copy> Strided<V> {
-    /// An element.
+    /// The place of an element; where an extent of 1 is repeated, of that one.
+    #[inline(always)]
+    fn place(&self, index: &[usize]) -> usize {
+        self.first + index.iter().zip(&self.steps).map(|(index, step)| index * step).sum::<usize>()
+    }
+
     #[inline(always)]
     fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
-        self.at(domain, self.first + place(index, &self.steps))
+        self.at(domain, self.place(index))
     }
 
     #[inline(always)]
@@ -57,38 +62,11 @@ impl<V: Copy> Strided<V> {
             }
         }
     }
-
-    /// The elements along a dimension that are present, from an index on whose coordinate there is zero.
-    fn line<D: Domain<Value = V>>(
-        &self,
-        domain: &mut D,
-        shape: &[Extent],
-        start: &[usize],
-        dim: usize,
-    ) -> Vec<V> {
-        let (place, mut index) = (self.first + place(start, &self.steps), start.to_vec());
-        let mut line = Vec::with_capacity(shape[dim].len);
-        for at in 0..shape[dim].len {
-            index[dim] = at;
-            if shape[dim].ragged.is_none() || is_present(shape, &index) {
-                line.push(self.at(domain, place + at * self.steps[dim]));
-            }
-        }
-        line
-    }
-}
-
-fn place(index: &[usize], steps: &[usize]) -> usize {
-    index.iter().zip(steps).map(|(index, step)| index * step).sum()
 }
 
 /// Calls `visit` with the place and the index of every element, in order.
-fn each_index(
-    lens: &[usize],
-    shape: &[Extent],
-    mut visit: impl FnMut(usize, &[usize]) -> Result<()>,
-) -> Result<()> {
-    let mut index = vec![0; lens.len()];
+fn each_index(shape: &[Extent], mut visit: impl FnMut(usize, &[usize]) -> Result<()>) -> Result<()> {
+    let (lens, mut index) = (computed(shape), vec![0; shape.len()]);
     for at in 0..lens.iter().product() {
         if is_present(shape, &index) {
             visit(at, &index)?;
@@ -103,14 +81,13 @@ fn each_index(
     Ok(())
 }
 
-/// The elements, in order, of tensors that are wanted, of each up to extents that are given for it.
+/// The elements, in order, of tensors that are wanted.
 ///
 /// # Errors
 /// Why there are none.
 pub fn evaluate<D: Domain>(
     domain: &mut D,
     program: &Program,
-    computed: &[Vec<usize>],
     wanted: &[usize],
 ) -> Result<Vec<Vec<D::Value>>> {
     let mut tensors: Vec<Strided<D::Value>> = Vec::new();
@@ -121,33 +98,32 @@ pub fn evaluate<D: Domain>(
         node.args.iter().for_each(|&arg| last[arg] = at);
     }
     wanted.iter().for_each(|&tensor| last[tensor] = usize::MAX);
-    for (at, (node, lens)) in program.nodes.iter().zip(computed).enumerate() {
+    for (at, node) in program.nodes.iter().enumerate() {
+        let sizes = computed(&node.shape);
         let args: Vec<&Strided<D::Value>> = node.args.iter().map(|&arg| &tensors[arg]).collect();
+        let is_mask = matches!(node.op, Op::Input { is_mask: true, .. });
+        let given = Elements::Input(at, is_mask);
+        let given = Strided { elements: given, first: 0, steps: steps(&lens(&node.shape)) };
         let tensor = match &node.op {
-            Op::Input { is_mask, .. } if is_lazy(&node.op, lens) => Strided {
-                elements: Elements::Input(at, *is_mask),
-                first: 0,
-                steps: steps(&program::lens(&node.shape)),
-            },
-            Op::Move(parts) if is_lazy(&node.op, lens) => {
-                let (mut first, mut steps, own) = (args[0].first, vec![0; lens.len()], &args[0].steps);
+            Op::Input { .. } if is_lazy(node) => given,
+            Op::Move(parts) if is_lazy(node) => {
+                let (mut first, mut steps, own) = (args[0].first, vec![0; sizes.len()], &args[0].steps);
                 for part in parts {
                     first += part.start * own[part.to];
-                    steps[part.from] += if lens[part.from] > 1 { part.factor * own[part.to] } else { 0 };
+                    steps[part.from] += if sizes[part.from] > 1 { part.factor * own[part.to] } else { 0 };
                 }
                 Strided { elements: args[0].elements.clone(), first, steps }
             }
             op => {
-                let (all, mut elements) =
-                    (steps(&program::lens(&node.shape)), vec![zero; lens.iter().product()]);
-                // What a function is applied to; of each operand the line that was read last, and where it starts.
-                let (mut items, mut lines) = (Vec::new(), vec![(Vec::new(), Vec::new()); args.len()]);
-                each_index(lens, &node.shape, |number, index| {
+                let mut elements = vec![zero; sizes.iter().product()];
+                // What a function is applied to.
+                let mut items = Vec::new();
+                each_index(&node.shape, |number, index| {
                     if number.is_multiple_of(256) {
                         domain.check()?;
                     }
                     let value = match op {
-                        Op::Input { is_mask, .. } => domain.input(at, *is_mask, place(index, &all)),
+                        Op::Input { .. } => given.get(domain, index),
                         Op::Constant(num, den) => domain.constant(*num, *den),
                         Op::Compare { dim, with, offset } => {
                             let limit = offset + with.map_or(0, |with| index[with] as i128);
@@ -159,19 +135,18 @@ pub fn evaluate<D: Domain>(
                             domain.apply(*scalar, &items)
                         }
                         Op::Reduce(scalar, dim) => {
-                            for ((arg, &id), (start, line)) in args.iter().zip(&node.args).zip(&mut lines) {
-                                let shape = program.shape(id);
-                                let own = index.iter().zip(shape).map(|(&at, extent)| at.min(extent.len - 1));
-                                if start.is_empty() || !own.clone().eq(start.iter().copied()) {
-                                    *start = own.collect();
-                                    *line = arg.line(domain, shape, start, *dim);
-                                }
-                            }
-                            items.clone_from(&lines[0].1);
-                            if let [(_, a), (_, b)] = &lines[..] {
-                                items.clear();
-                                let both = a.iter().zip(b);
-                                items.extend(both.map(|(&a, &b)| domain.apply(Scalar::Mul, &[a, b])));
+                            let depth = program.shape(node.args[0])[*dim].present(index);
+                            let line = |arg: &Strided<D::Value>| {
+                                let (start, step) = (arg.place(index), arg.steps[*dim]);
+                                (0..depth).map(move |number| start + number * step)
+                            };
+                            items.clear();
+                            match args[..] {
+                                [a, b] => items.extend(line(a).zip(line(b)).map(|(i, j)| {
+                                    let both = [a.at(domain, i), b.at(domain, j)];
+                                    domain.apply(Scalar::Mul, &both)
+                                })),
+                                _ => items.extend(line(args[0]).map(|place| args[0].at(domain, place))),
                             }
                             domain.apply(*scalar, &items)
                         }
@@ -192,7 +167,7 @@ pub fn evaluate<D: Domain>(
                     elements[number] = domain.element(at, value);
                     Ok(())
                 })?;
-                Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(lens) }
+                Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(&sizes) }
             }
         };
         tensors.push(tensor);
@@ -203,7 +178,7 @@ pub fn evaluate<D: Domain>(
     domain.check()?;
     let values = |&tensor: &usize| {
         let mut values = Vec::new();
-        each_index(&computed[tensor], program.shape(tensor), |_, index| {
+        each_index(program.shape(tensor), |_, index| {
             values.push(tensors[tensor].get(domain, index));
             Ok(())
         })?;
@@ -213,21 +188,26 @@ pub fn evaluate<D: Domain>(
 }
 
 /// True if elements are not held: those of a large input, and those that move and keep equal distances.
-fn is_lazy(op: &Op, lens: &[usize]) -> bool {
-    match op {
-        Op::Input { .. } => lens.iter().product::<usize>() >= LARGE,
-        Op::Move(parts) => parts.iter().all(|part| part.divisor == 1 && part.modulus >= lens[part.from]),
+fn is_lazy(node: &Node) -> bool {
+    match &node.op {
+        Op::Input { .. } => computed(&node.shape).iter().product::<usize>() >= LARGE,
+        Op::Move(parts) => {
+            parts.iter().all(|part| part.divisor == 1 && part.modulus >= node.shape[part.from].computed)
+        }
         _ => false,
     }
 }
 
 /// What an evaluation takes: elementary operations, and elements that are held.
-pub fn cost(program: &Program, computed: &[Vec<usize>]) -> [f64; 2] {
+pub fn cost(program: &Program) -> [f64; 2] {
     let mut cost = [0.0; 2];
-    for (node, lens) in program.nodes.iter().zip(computed).filter(|(node, lens)| !is_lazy(&node.op, lens)) {
-        let count = lens.iter().map(|&len| len as f64).product::<f64>();
+    for node in program.nodes.iter().filter(|node| !is_lazy(node)) {
+        let count = node.shape.iter().map(|extent| extent.computed as f64).product::<f64>();
         // Elements along the dimension that is reduced.
-        let depth = if let Op::Reduce(_, dim) = node.op { computed[node.args[0]][dim] as f64 } else { 1.0 };
+        let depth = match node.op {
+            Op::Reduce(_, dim) => program.shape(node.args[0])[dim].len as f64,
+            _ => 1.0,
+        };
         cost = [cost[0] + count * depth, cost[1] + count + 3.0 * depth];
     }
     cost

@@ -113,9 +113,9 @@ impl Key {
 }
 
 /// Both primes of a round: `p = 2 q + 1` with `q` between 2^61 and 2^62, chosen by a key among all such pairs alike.
-pub fn primes(key: Key) -> (u64, u64) {
+pub fn primes(key: Key) -> [u64; 2] {
     let odd = (0..).map(|trial| (key.pair(trial, 0).0 >> 3) | 1 << 61 | 1);
-    let pair = odd.map(|q| (2 * q + 1, q)).find(|&(p, q)| is_prime(q) && is_prime(p));
+    let pair = odd.map(|q| [2 * q + 1, q]).find(|&[p, q]| is_prime(q) && is_prime(p));
     pair.expect("there are such primes")
 }
 
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn a_field_computes() {
-        let (p, q) = primes(Key::new(1));
-        assert!(p == 2 * q + 1 && p >> 62 == 1 && primes(Key::new(2)).0 != p);
+        let [p, q] = primes(Key::new(1));
+        assert!(p == 2 * q + 1 && p >> 62 == 1 && primes(Key::new(2))[0] != p);
         let field = Field::new(p);
         let (a, b) = (field.of(-3), field.of(7));
         assert_eq!(field.integer(field.mul(a, b)), p - 21);

@@ -57,17 +57,19 @@ fn run(options: &Options) -> Result<ExitCode, String> {
 
 /// The program and the candidate of a certificate (JSON), or of a text with one after the other.
 fn programs(text: &str) -> Result<[Program; 2], String> {
-    let programs = if text.trim_start().starts_with('{') {
+    let mut programs = Vec::new();
+    if text.trim_start().starts_with('{') {
         let certificate: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let read = |field: &str| {
+        for field in ["program", "candidate"] {
             let text = certificate[field].as_str().ok_or(format!("no field {field}"))?;
-            parse(text).map_err(|problem| format!("{field}: {problem}"))
-        };
-        let (program, candidate) = (read("program")?, read("candidate")?);
-        if program.len() != 1 { program } else { [program, candidate].concat() }
+            let read = parse(text).map_err(|problem| format!("{field}: {problem}"))?;
+            let [program] =
+                <[Program; 1]>::try_from(read).map_err(|_| format!("{field}: not one program"))?;
+            programs.push(program);
+        }
     } else {
-        parse(text)?
-    };
+        programs = parse(text)?;
+    }
     let count = programs.len();
     programs.try_into().map_err(|_| format!("{count} programs, expected a program and a candidate"))
 }

@@ -2,8 +2,8 @@
 //!
 //! There are seven operators. What moves elements, from a transpose to the cut of a tensor in tiles, is one of them, [`Op::Move`], and a
 //! matrix product is a sum of products of two tensors that were moved. A kernel has no form of its own: what its blocks and iterations compute
-//! is one tensor each, whose first dimensions are the axes of the grid and the loop. [`Program::split`] loads, [`Program::merge`] stores,
-//! and all between are operators on these tensors. What an operator does to shapes it does to the indices of [`crate::alike`] as well.
+//! is one tensor each, whose first dimensions are the axes of the grid and the loop. [`Program::load`] cuts dimensions, [`Program::store`] puts
+//! their parts together, and all between are operators on these tensors. What an operator does to shapes it does to the indices of [`crate::alike`] as well.
 
 use crate::alike::{Index, Indices, KEPT, REFUSED};
 use std::collections::BTreeMap;
@@ -104,36 +104,35 @@ impl Part {
 pub struct Extent {
     /// Elements along it.
     pub len: usize,
+    /// How many of them are computed, the first ones.
+    pub computed: usize,
     /// Set if some are absent, because parts are not of one size.
     pub ragged: Option<Ragged>,
     /// What it counts.
     pub index: Index,
 }
 
-/// Parts of an extent: all have the same size, but for what is left at the end. An axis of a grid or a loop that has no part in it cuts
-/// one part.
+/// Parts of an extent: all have the same size, but for what is left at the end.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Ragged {
     /// The extent.
     of: usize,
-    /// Parts for the blocks along an axis, and that axis.
-    blocks: (usize, usize),
-    /// Parts of each of these for iterations, and the dimension of the loop.
-    iterations: (usize, usize),
+    /// It was cut twice at most, in so many parts that are counted by another dimension; into 1 if less often.
+    cuts: [(usize, usize); 2],
 }
 
 /// One element.
-pub const ONE: Extent = Extent { len: 1, ragged: None, index: None };
+pub const ONE: Extent = Extent { len: 1, computed: 1, ragged: None, index: None };
 
 impl Extent {
     /// All are there.
     pub fn new(len: usize, index: Index) -> Extent {
-        Extent { len, ragged: None, index: index.filter(|_| len > 1) }
+        Extent { len, computed: len, ragged: None, index: index.filter(|_| len > 1) }
     }
 
-    /// How many elements are computed, of an index that is treated alike.
-    pub fn kept(&self) -> usize {
-        self.index.map_or(self.len, |(_, unit)| self.len.min(KEPT.div_ceil(unit)))
+    /// Computes no more elements than stand for all of an index that is treated alike.
+    pub fn cut(&mut self) {
+        self.computed = self.index.map_or(self.len, |(_, unit)| self.len.min(KEPT.div_ceil(unit)));
     }
 
     /// Of how many elements it is, and which.
@@ -141,9 +140,18 @@ impl Extent {
         (self.len, self.ragged)
     }
 
+    /// How many elements there are for an index of the tensor.
+    pub fn present(&self, index: &[usize]) -> usize {
+        let Some(Ragged { of, cuts }) = self.ragged else { return self.len };
+        let size = of.div_ceil(cuts[0].0);
+        let [first, second] = cuts.map(|(parts, dim)| if parts == 1 { 0 } else { index[dim] });
+        let part = size.min(of.saturating_sub(first * size));
+        self.len.min(part.saturating_sub(second * self.len))
+    }
+
     fn depends_on(&self, dim: usize) -> bool {
         let is_cut = |&(parts, at): &(usize, usize)| parts > 1 && at == dim;
-        self.ragged.is_some_and(|ragged| [ragged.blocks, ragged.iterations].iter().any(is_cut))
+        self.ragged.is_some_and(|ragged| ragged.cuts.iter().any(is_cut))
     }
 }
 
@@ -152,15 +160,14 @@ pub fn lens(shape: &[Extent]) -> Vec<usize> {
     shape.iter().map(|extent| extent.len).collect()
 }
 
+/// How many elements of each extent are computed.
+pub fn computed(shape: &[Extent]) -> Vec<usize> {
+    shape.iter().map(|extent| extent.computed).collect()
+}
+
 /// True if there is an element at an index.
 pub fn is_present(shape: &[Extent], index: &[usize]) -> bool {
-    let coordinate = |(parts, dim): (usize, usize)| if parts == 1 { 0 } else { index[dim] };
-    shape.iter().zip(index).all(|(extent, &at)| {
-        let Some(ragged) = extent.ragged else { return true };
-        let size = ragged.of.div_ceil(ragged.blocks.0);
-        let inner = coordinate(ragged.iterations) * extent.len + at;
-        inner < size && coordinate(ragged.blocks) * size + inner < ragged.of
-    })
+    shape.iter().zip(index).all(|(extent, &at)| at < extent.present(index))
 }
 
 /// Distances between neighbours of a tensor in row-major order; none where an extent of 1 is repeated.
@@ -169,14 +176,8 @@ pub fn steps(lens: &[usize]) -> Vec<usize> {
     lens.iter().enumerate().map(|(at, &len)| if len == 1 { 0 } else { step(at) }).collect()
 }
 
-/// How the axes of a grid cut a tensor: blocks along each axis, and the dimension that it cuts.
+/// The axes of a grid, or of a grid and a loop: how many parts along each, and the dimension of a tensor that it cuts.
 pub type Grid = [(usize, Option<usize>)];
-
-/// The blocks of a dimension, and their axis.
-fn blocks(grid: &Grid, dim: usize) -> (usize, usize) {
-    let axis = grid.iter().position(|&(blocks, cut)| blocks > 1 && cut == Some(dim));
-    axis.map_or((1, 0), |axis| (grid[axis].0, axis))
-}
 
 /// A tensor and how it is computed.
 #[derive(Clone, Debug)]
@@ -340,25 +341,58 @@ impl Program {
     /// `[.., m, k] x [.., k, n] -> [.., m, n]`
     pub fn matmul(&mut self, args: &[usize]) -> Result<usize> {
         let shapes: Vec<&[Extent]> = args.iter().map(|&arg| self.shape(arg)).collect();
-        let batch = match shapes[..] {
-            [[lhs @ .., _, k], [rhs @ .., rows, _]] if lhs.len() == rhs.len() && k.size() == rows.size() => {
-                lhs.len()
-            }
-            _ => return Err("a matrix product does not suit its operands".into()),
-        };
-        let with = |last: &[Option<usize>]| [&(0..batch).map(Some).collect::<Vec<_>>(), last].concat();
-        // Columns before rows: lines of the second operand, which may be large, are read once for all rows.
-        let lhs = self.select(args[0], &with(&[None, Some(batch), Some(batch + 1)]))?;
-        let rhs = self.select(args[1], &with(&[Some(batch + 1), None, Some(batch)]))?;
-        let sum = self.reduce(Scalar::Add, batch + 2, &[lhs, rhs])?;
-        self.select(sum, &with(&[Some(batch + 1), Some(batch)]))
+        let problem = "a matrix product does not suit its operands";
+        let [[lhs @ .., _, k], [rhs @ .., rows, _]] = shapes[..] else { return Err(problem.into()) };
+        ensure!(lhs.len() == rhs.len() && k.size() == rows.size(), "{problem}");
+        let m = lhs.len();
+        let batch: Vec<Vec<usize>> = (0..m).map(|dim| vec![dim]).collect();
+        let with = |last: &[Vec<usize>]| [&batch, last].concat();
+        let lhs = self.arrange(args[0], &with(&[vec![m], vec![], vec![m + 1]]))?;
+        let rhs = self.arrange(args[1], &with(&[vec![], vec![m + 1], vec![m]]))?;
+        let sum = self.reduce(Scalar::Add, m + 2, &[lhs, rhs])?;
+        self.arrange(sum, &with(&[vec![m], vec![m + 1]]))
     }
 
-    /// Dimensions of a tensor in an order, with new ones of extent 1; what is left out has extent 1.
-    pub fn select(&mut self, x: usize, dims: &[Option<usize>]) -> Result<usize> {
-        let shape = dims.iter().map(|dim| dim.map_or(ONE, |dim| self.shape(x)[dim])).collect();
-        let parts = dims.iter().enumerate().filter_map(|(at, dim)| Some(Part::of(at, (*dim)?)));
-        self.push(Op::Move(parts.collect()), &[x], Some(shape))
+    /// A tensor with dimensions that are made of another one's: of none an extent of 1, of several one of which they are the digits, the
+    /// most significant one first. What is left out has an extent of 1.
+    pub fn arrange(&mut self, x: usize, dims: &[Vec<usize>]) -> Result<usize> {
+        let (mut shape, mut parts) = (Vec::new(), Vec::new());
+        for (from, digits) in dims.iter().enumerate() {
+            let mut whole = ONE;
+            for &to in digits.iter().rev() {
+                let extent = self.shape(x)[to];
+                parts.push(Part { divisor: whole.len, modulus: extent.len, ..Part::of(from, to) });
+                whole = self.whole((to, extent), whole)?;
+            }
+            shape.push(whole);
+        }
+        self.push(Op::Move(parts), &[x], Some(shape))
+    }
+
+    /// The extent of which the number of a part, along a dimension, and the place in it are the digits.
+    fn whole(&mut self, (dim, number): (usize, Extent), place: Extent) -> Result<Extent> {
+        if place.size() == ONE.size() {
+            return Ok(number);
+        }
+        let len = match place.ragged {
+            None => number.len.checked_mul(place.len),
+            Some(Ragged { of, cuts }) => Some(of).filter(|_| cuts == [(1, 0), (number.len, dim)]),
+        };
+        let len = len.filter(|_| number.ragged.is_none()).ok_or("it does not suit parts that are uneven")?;
+        Ok(Extent::new(len, self.indices.whole(number.index, &place)))
+    }
+
+    /// Cuts a dimension in parts, which another one counts that had an extent of 1.
+    pub fn cut(&mut self, x: usize, dim: usize, (count, number): (usize, usize)) -> Result<usize> {
+        let (mut shape, mut parts) = (self.shape(x).to_vec(), Part::all(self.shape(x).len()));
+        let Extent { len, ragged, index, .. } = shape[dim];
+        let (size, is_even) = (len.div_ceil(count), ragged.is_none() && len.is_multiple_of(count));
+        let Ragged { of, cuts } = ragged.unwrap_or(Ragged { of: len, cuts: [(1, 0); 2] });
+        let ragged = (!is_even).then_some(Ragged { of, cuts: [cuts[1], (count, number)] });
+        shape[number] = Extent::new(count, index.map(|(class, unit)| (class, unit.saturating_mul(size))));
+        shape[dim] = Extent { ragged, ..Extent::new(size, index) };
+        parts[number] = Part { factor: size, ..Part::of(number, dim) };
+        self.push(Op::Move(parts), &[x], Some(shape))
     }
 
     /// Repeats extents of 1.
@@ -397,69 +431,43 @@ impl Program {
 
     /// Another shape, of the same elements in row-major order.
     pub fn reshape(&mut self, x: usize, shape: &[usize]) -> Result<usize> {
+        let total = shape.iter().try_fold(1usize, |all, &len| all.checked_mul(len));
         let own = lens(self.shape(x));
-        let indices = self.nodes[x].shape.iter().map(|extent| extent.index);
-        indices.for_each(|index| _ = self.indices.refuse(index));
-        let total = own.iter().product::<usize>();
-        let digits = own.iter().zip(steps(&own)).enumerate();
-        let digit = |(dim, (&modulus, step)): (usize, (&usize, usize))| Part {
-            divisor: step.max(1),
-            modulus,
-            ..Part::of(0, dim)
-        };
-        let flat = vec![Extent::new(total, REFUSED)];
-        let flat = self.push(Op::Move(digits.map(digit).collect()), &[x], Some(flat))?;
-        let parts = steps(shape).into_iter().enumerate();
-        let parts = parts.map(|(dim, factor)| Part { factor, ..Part::of(dim, 0) }).collect();
-        let is_total = shape.iter().try_fold(1usize, |all, &len| all.checked_mul(len)) == Some(total);
-        let shape = shape.iter().map(|&len| Extent::new(len, REFUSED)).collect();
-        self.push(Op::Move(parts), &[flat], Some(shape).filter(|_| is_total))
+        ensure!(total == Some(own.iter().product()), "a shape of {shape:?} does not suit {own:?}");
+        let all = (0..own.len()).collect();
+        let dims: Vec<_> = (1..shape.len()).map(|_| vec![]).chain([all]).take(shape.len()).collect();
+        let mut x = self.arrange(x, &dims)?;
+        for number in 1..shape.len() {
+            x = self.cut(x, shape.len() - 1, (shape[number - 1], number - 1))?;
+        }
+        Ok(x)
     }
 
-    /// Cuts a tensor in parts for the blocks and iterations of a kernel, which become its first dimensions.
-    pub fn split(&mut self, x: usize, grid: &Grid, along: Option<usize>, count: usize) -> Result<usize> {
-        let (mut shape, mut parts) = (vec![ONE; grid.len() + 1], Vec::new());
-        for (dim, extent) in self.nodes[x].shape.iter().enumerate() {
-            let blocks = blocks(grid, dim);
-            let iterations = (if along == Some(dim) { count } else { 1 }, grid.len());
-            let size = extent.len.div_ceil(blocks.0);
-            let len = size.div_ceil(iterations.0);
-            // The number of a part and the place in it are digits of the index where parts of parts are even.
-            let are_digits = blocks.0 == 1 || size == len * iterations.0;
-            let index = if are_digits { extent.index } else { self.indices.refuse(extent.index) };
-            for ((len, at), factor) in
-                [(blocks, size), (iterations, len)].into_iter().filter(|cut| cut.0.0 > 1)
-            {
-                let index = index.map(|(class, unit)| (class, unit.saturating_mul(factor)));
-                shape[at] = Extent::new(len, index);
-                parts.push(Part { factor, ..Part::of(at, dim) });
+    /// Cuts a tensor in parts for blocks and iterations, which its first dimensions count.
+    pub fn load(&mut self, x: usize, grid: &Grid) -> Result<usize> {
+        let own = (0..self.shape(x).len()).map(|dim| vec![dim]);
+        let dims: Vec<_> = grid.iter().map(|_| vec![]).chain(own).collect();
+        let mut tile = self.arrange(x, &dims)?;
+        for (axis, &(count, cut)) in grid.iter().enumerate().filter(|(_, (count, _))| *count > 1) {
+            if let Some(dim) = cut {
+                tile = self.cut(tile, grid.len() + dim, (count, axis))?;
             }
-            let is_even = extent.len.is_multiple_of(blocks.0) && size.is_multiple_of(iterations.0);
-            let ragged = (!is_even).then_some(Ragged { of: extent.len, blocks, iterations });
-            parts.push(Part::of(shape.len(), dim));
-            shape.push(Extent { ragged, ..Extent::new(len, index) });
         }
-        self.push(Op::Move(parts), &[x], Some(shape))
+        Ok(tile)
     }
 
-    /// Puts together what blocks made.
-    pub fn merge(&mut self, x: usize, grid: &Grid) -> Result<usize> {
-        let (mut shape, mut parts, own) = (Vec::new(), Vec::new(), &self.nodes[x].shape);
-        for (dim, extent) in own[grid.len() + 1..].iter().enumerate() {
-            let ((count, axis), place) = (blocks(grid, dim), Part::of(dim, grid.len() + 1 + dim));
-            let len = match extent.ragged {
-                None => extent.len.checked_mul(count),
-                Some(of) if count > 1 && of.blocks == (count, axis) && of.iterations.0 == 1 => Some(of.of),
-                Some(_) => None,
-            };
-            let mut index = extent.index;
-            if count > 1 {
-                index = self.indices.whole(own[axis].index, extent);
-                parts.push(Part { divisor: extent.len, ..Part::of(dim, axis) });
-            }
-            parts.push(Part { modulus: if count > 1 { extent.len } else { usize::MAX }, ..place });
-            shape.push(len.map(|len| Extent::new(len, index)));
-        }
-        self.push(Op::Move(parts), &[x], shape.into_iter().collect())
+    /// Puts together what the blocks of a grid made after the loop.
+    pub fn store(&mut self, tile: usize, grid: &Grid) -> Result<usize> {
+        let mut lens = lens(self.shape(tile));
+        lens.iter_mut().zip(grid).for_each(|(len, (count, _))| *len = *count);
+        let tile = self.broadcast(tile, &lens)?;
+        let axis = |dim: usize| grid.iter().position(|&(count, cut)| count > 1 && cut == Some(dim));
+        let dims = (grid.len() + 1..lens.len()).enumerate();
+        let dims: Vec<Vec<usize>> =
+            dims.map(|(dim, own)| axis(dim).into_iter().chain([own]).collect()).collect();
+        let whole = self.arrange(tile, &dims)?;
+        let is_even = self.shape(whole).iter().all(|extent| extent.ragged.is_none());
+        ensure!(is_even, "it does not suit parts that are uneven");
+        Ok(whole)
     }
 }

@@ -8,12 +8,11 @@
 use crate::eval::Domain;
 use crate::field::{Field, Key, primes};
 use crate::program::{Result, Scalar, ensure};
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 /// An element; in Montgomery's form.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Residue {
     /// The number modulo `p`.
     pub p: u64,
@@ -39,7 +38,7 @@ pub struct Residues {
     inputs: Key,
     hashes: Key,
     /// Sets of numbers by the number that stands for the largest.
-    sets: HashMap<u64, Arc<[u64]>>,
+    sets: HashMap<u64, Vec<u64>>,
     members: usize,
     deadline: Instant,
     stop: Option<String>,
@@ -51,8 +50,7 @@ const MAX_MEMBERS: usize = 1 << 24;
 impl Residues {
     /// The round of a key, which ends at a deadline.
     pub fn new(key: Key, is_atom: Vec<bool>, deadline: Instant) -> Residues {
-        let (p, q) = primes(key.derived(0));
-        let (p, q) = (Field::new(p), Field::new(q));
+        let [p, q] = primes(key.derived(0)).map(Field::new);
         let hashes = key.derived(2);
         // The square of any number: it has the order q unless that is 0, 1 or -1.
         let root = below(hashes.pair(0, 1).0, p);
@@ -85,35 +83,27 @@ impl Residues {
         if Instant::now() > self.deadline {
             return self.stop("more than the time that there is");
         }
-        let (one, mut last) = (self.p.one, self.number(0, 0));
-        let mut items: Vec<Residue> = items.iter().copied().filter(|item| item.weight != 0).collect();
-        let is_left = items.iter().any(|item| item.weight == one);
         // A set is taken once, however often it is met.
-        items.sort_unstable_by_key(|item| (item.p, item.weight));
-        items.dedup_by_key(|item| (item.p, item.weight));
-        let mut members = Vec::with_capacity(items.len());
-        for item in items {
-            last = item;
-            if item.weight != one {
-                self.assumes_left |= !is_left;
-                members.push(self.hashes.pair(item.p, item.weight).0);
-            } else if let Some(set) = self.sets.get(&item.p) {
-                members.extend_from_slice(set);
-            } else {
-                members.push(item.p);
+        let items: BTreeSet<Residue> = items.iter().copied().filter(|item| item.weight != 0).collect();
+        self.assumes_left |= !items.is_empty() && items.iter().all(|item| item.weight != self.p.one);
+        let mut members = BTreeSet::new();
+        for item in &items {
+            let member =
+                if item.weight == self.p.one { item.p } else { self.hashes.pair(item.p, item.weight).0 };
+            match self.sets.get(&member) {
+                Some(set) => members.extend(set),
+                None => _ = members.insert(member),
             }
         }
-        members.sort_unstable();
-        members.dedup();
         if members.len() < 2 {
             // The only one is what is left, or of none minus infinity.
-            return Residue { weight: if members.is_empty() { 0 } else { one }, ..last };
+            let none = Residue { weight: 0, ..self.number(0, 0) };
+            return items.last().map_or(none, |last| Residue { weight: self.p.one, ..*last });
         }
         let hash = members.iter().fold(members.len() as u64, |hash, &x| self.hashes.pair(x, hash).0);
-        let symbol = self.symbol(5, hash);
-        if !self.sets.contains_key(&symbol.p) {
-            self.members += members.len();
-            self.sets.insert(symbol.p, members.into());
+        let (symbol, count) = (self.symbol(5, hash), members.len());
+        if self.sets.insert(symbol.p, members.into_iter().collect()).is_none() {
+            self.members += count;
         }
         if self.members > MAX_MEMBERS {
             return self.stop("maxima of too many numbers");

@@ -177,14 +177,16 @@ impl Reader {
         Ok(value)
     }
 
-    /// How the grid cuts a tensor, if it can.
-    fn grid(&self, rank: usize, dims: &[&str]) -> Option<Vec<(usize, Option<usize>)>> {
+    /// How the axes of the grid, and then the loop, cut a tensor behind its first dimensions, if they can: an axis cuts a dimension that no
+    /// other one does.
+    fn grid(&self, x: usize, skipped: usize, dims: &[&str]) -> Option<Vec<(usize, Option<usize>)>> {
         let dims: Vec<Option<usize>> = dims.iter().map(|token| dim(token).ok()).collect::<Option<_>>()?;
-        let is_first = |(at, dim): (usize, &Option<usize>)| {
-            dim.is_none_or(|inner| inner < rank && !dims[..at].contains(dim))
+        let (rank, axes) = (self.program.shape(x).len() - skipped, self.blocks.len());
+        let is_cut = |(at, dim): (usize, &Option<usize>)| {
+            dim.is_none_or(|own| own < rank && (at == axes || !dims[..at].contains(dim)))
         };
-        let is_map = dims.len() == self.blocks.len() && dims.iter().enumerate().all(is_first);
-        is_map.then(|| self.blocks.iter().copied().zip(dims.iter().copied()).collect())
+        let counts = self.blocks.iter().copied().chain([self.iterations]);
+        dims.iter().enumerate().all(is_cut).then(|| counts.zip(dims.iter().copied()).collect())
     }
 
     /// What a tile is in an iteration.
@@ -192,21 +194,6 @@ impl Reader {
         let dim = self.blocks.len();
         let last = self.program.shape(tile)[dim].len - 1;
         self.program.slice(tile, dim, (at.min(last), 1))
-    }
-
-    /// What operators make, in each iteration, of a value from the one before, `v0`, and a tile, `v1`; further ones are what another tile
-    /// was before, and what it is.
-    fn scan(&mut self, steps: &str, tile: usize, other: Option<usize>) -> Result<Vec<usize>> {
-        let mut all = vec![self.iteration(tile, 0)?];
-        for at in 1..self.iterations {
-            let mut values = vec![all[at - 1], self.iteration(tile, at)?];
-            if let Some(other) = other {
-                values.extend([self.iteration(other, at - 1)?, self.iteration(other, at)?]);
-            }
-            all.push(self.apply_all(steps, values)?);
-            self.is_like(all[at], all[0])?;
-        }
-        Ok(all)
     }
 
     /// Adds what operators compute, each of values before it.
@@ -245,21 +232,22 @@ impl Reader {
             ("below", _, Some(&[dim, limit, ref shape @ ..]), []) if !is_kernel && dim < shape.len() => {
                 program.given(Op::Compare { dim, with: None, offset: limit as i128 - 1 }, shape)
             }
-            ("load", [dims @ .., along], _, &[x]) if is_kernel => {
-                let (along, rank) = (dim(along)?, program.shape(x).len());
-                let grid = self.grid(rank, dims).filter(|_| along.is_none_or(|dim| dim < rank));
-                let grid = grid.ok_or("a load like this may not stand in a block")?;
-                self.program.split(x, &grid, along, self.iterations)
+            ("load", dims, _, &[x]) if is_kernel && dims.len() == prefix => {
+                let grid = self.grid(x, 0, dims);
+                self.program.load(x, &grid.ok_or("a load like this may not stand in a block")?)
             }
-            ("store", dims, _, &[tile]) if is_kernel => {
-                let (rank, is_whole) = (program.shape(tile).len(), program.shape(tile)[loops].len == 1);
+            ("store", dims, _, &[tile]) if is_kernel && dims.len() == loops => {
+                let is_whole = program.shape(tile)[loops].len == 1;
                 let is_cut = |&(blocks, dim): &(usize, Option<usize>)| dim.is_some() || blocks == 1;
-                let grid = self.grid(rank - prefix, dims).filter(|grid| is_whole && grid.iter().all(is_cut));
-                let grid = grid.ok_or_else(|| format!("a tile is stored by {}", dims.join(", ")))?;
-                self.program.merge(tile, &grid)
+                let grid = self.grid(tile, prefix, dims).filter(|grid| is_whole && grid.iter().all(is_cut));
+                self.program.store(tile, &grid.ok_or_else(|| format!("a tile is stored by {dims:?}"))?)
             }
             ("running_max", [], _, &[tile]) if is_kernel => {
-                let maxima = self.scan("max v0 v1", tile, None)?;
+                let mut maxima = vec![self.iteration(tile, 0)?];
+                for at in 1..self.iterations {
+                    let both = [maxima[at - 1], self.iteration(tile, at)?];
+                    maxima.push(self.program.each(Scalar::Max, &both)?);
+                }
                 let tile = self.program.concat(loops, &maxima)?;
                 self.running.insert(tile);
                 Ok(tile)
@@ -271,10 +259,16 @@ impl Reader {
             ("accumulate", ["max"], _, &[_]) if is_kernel => program.reduce(Scalar::Max, loops, args),
             ("accumulate", ["rescaled", degree], _, &[maxima, tile]) if self.running.contains(&maxima) => {
                 // The sum before is multiplied by `e^(degree (before - now))`.
-                let steps = format!("guard v3; sub v2 v4; scale({degree}) v5; exp v6; mul v0 v7; add v8 v1");
-                let sums = self.scan(&steps, tile, Some(maxima))?;
+                let steps = format!("guard v2; sub v1 v4; scale({degree}) v5; exp v6; mul v0 v7; add v8 v3");
+                let mut sum = self.iteration(tile, 0)?;
+                for at in 1..self.iterations {
+                    let maxima = [self.iteration(maxima, at - 1)?, self.iteration(maxima, at)?];
+                    let values = vec![sum, maxima[0], maxima[1], self.iteration(tile, at)?];
+                    sum = self.apply_all(&steps, values)?;
+                }
+                self.is_like(sum, tile)?;
                 // A tensor of its own, even if there is one iteration.
-                self.apply("scale", &["1"], &sums[self.iterations - 1..])
+                self.apply("scale", &["1"], &[sum])
             }
             ("constant", [number], _, &[x]) => program.constant(ratio(number)?, x),
             ("matmul", [], ..) => program.matmul(args),
@@ -288,8 +282,8 @@ impl Reader {
                 if at(order.len()) == program.shape(x).len()
                     && (0..order.len()).all(|dim| order.contains(&dim)) =>
             {
-                let order: Vec<_> = (0..prefix).chain(order.iter().map(|&dim| at(dim))).map(Some).collect();
-                program.select(x, &order)
+                let order = (0..prefix).chain(order.iter().map(|&dim| at(dim)));
+                program.arrange(x, &order.map(|dim| vec![dim]).collect::<Vec<_>>())
             }
             ("reshape", _, Some(shape), &[x]) if !is_kernel => program.reshape(x, shape),
             ("broadcast", _, Some(shape), &[x]) if !is_kernel => program.broadcast(x, shape),

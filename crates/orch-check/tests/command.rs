@@ -20,6 +20,7 @@ fn exit_codes_are_the_answers() {
     let square = EXP.replace("exp", "square");
     let certificate =
         serde_json::json!({ "program": EXP, "candidate": EXP, "log2_bound": -1e9, "p": 7 }).to_string();
+    let both = serde_json::json!({ "program": format!("{EXP}{EXP}"), "candidate": "" }).to_string();
     for (name, text, code, said) in [
         ("right", format!("{EXP}{EXP}"), 0, "proved"),
         ("wrong", format!("{EXP}{square}"), 1, "refuted"),
@@ -27,6 +28,7 @@ fn exit_codes_are_the_answers() {
         ("one", EXP.to_owned(), 3, "1 programs, expected a program and a candidate"),
         ("bad", EXP.replace("exp", "frob"), 3, "line 3: no operator frob"),
         ("certificate", certificate, 0, "proved"),
+        ("both-in-one-field", both, 3, "program: not one program"),
         ("no-certificate", "{\"program\": 3}".to_owned(), 3, "no field program"),
         ("no-json", "{".to_owned(), 3, "error"),
     ] {
