@@ -56,6 +56,14 @@ pub(super) const RULES: &[Rule] = &[
         apply: comparison_of_select,
     },
     Rule {
+        name: "boolean-of-select",
+        equation: "cast_bool(select(c, A, B)) = c or not c",
+        guards: "A and B are the same everywhere and not NaN, and one of them is 0",
+        numerics: Numerics::Exact,
+        source: "definition",
+        apply: boolean_of_select,
+    },
+    Rule {
         name: "cast-identity",
         equation: "cast(x) = x",
         guards: "to the type of x",
@@ -136,7 +144,22 @@ fn comparison_of_select(site: &mut Site<'_>) -> Option<TensorId> {
     if ![rhs, if_true, if_false].into_iter().all(is_exact) {
         return None;
     }
-    match (compare(if_true), compare(if_false)) {
+    chosen(site, condition, [compare(if_true), compare(if_false)])
+}
+
+fn boolean_of_select(site: &mut Site<'_>) -> Option<TensorId> {
+    let (selected, DType::Bool) = cast_of(site, site.result())? else { return None };
+    let [condition, if_true, if_false] = site.mapped(selected, ScalarFn::Select)?;
+    let values = [splat(site, if_true)?, splat(site, if_false)?];
+    if values.iter().any(|value| value.is_nan()) {
+        return None;
+    }
+    chosen(site, condition, values.map(|value| value != 0.0))
+}
+
+/// `select(condition, a, b)` of two booleans that differ.
+fn chosen(site: &mut Site<'_>, condition: TensorId, [if_true, if_false]: [bool; 2]) -> Option<TensorId> {
+    match (if_true, if_false) {
         (true, false) => Some(condition),
         (false, true) => site.map(UnaryFn::Not, &[condition]),
         _ => None,
@@ -262,6 +285,18 @@ mod tests {
                         let (zero, one) = (g.broadcast(zero, [a, b], &[]), g.broadcast(one, [a, b], &[]));
                         let y = g.map(ScalarFn::Select, &[c, one, zero]);
                         g.map(ScalarFn::Compare(CompareFn::Eq), &[y, zero])
+                    },
+                },
+                Case {
+                    rule: "boolean-of-select",
+                    nodes: (4, 0),
+                    build: |g, [a, b, _]| {
+                        let c = g.input_of(DType::Bool, [a, b]);
+                        let zero = g.constant_of(DType::F32, [], |_| 0.0);
+                        let one = g.constant_of(DType::F32, [], |_| 1.0);
+                        let (zero, one) = (g.broadcast(zero, [a, b], &[]), g.broadcast(one, [a, b], &[]));
+                        let y = g.map(ScalarFn::Select, &[c, one, zero]);
+                        g.map(ScalarFn::Cast(DType::Bool), &[y])
                     },
                 },
                 Case {
