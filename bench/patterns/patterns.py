@@ -410,6 +410,20 @@ def attention_causal_as_torch_exports(g):
     attention(g, mask=lambda s: g.Add(s, mask))
 
 
+@pattern(4, 2, spelling=["boolean", "product", "filled"])
+def attention_causal_by_a_triangle_of_ones(g, spelling):
+    triangle = g.Trilu(g.ConstantOfShape(g.ints(64, 64), value=numpy_helper.from_array(np.float32([1]))), upper=0)
+    lowest = g.scalar(np.finfo(np.float32).min)
+    if spelling == "boolean":
+        mask = g.Where(g.Cast(triangle, to=TensorProto.BOOL), g.scalar(0), g.scalar(-np.inf))
+    elif spelling == "product":
+        mask = g.Mul(g.Sub(g.scalar(1), triangle), lowest)
+    else:
+        hidden = g.Sub(g.scalar(1), triangle)
+        mask = g.Where(g.Cast(hidden, to=TensorProto.BOOL), lowest, hidden)
+    attention(g, mask=lambda s: g.Add(s, mask))
+
+
 @pattern(3, 2)
 def attention_in_a_window(g):
     query, key = order(g, 64)
