@@ -5,7 +5,8 @@ usage: python3 bench/gpu/sanitize.py [MODEL.onnx ...] [--precision f16,f32] [--o
 Runs small cases of every template (products, convolutions, norms, reductions, transposition; sorts, selections of the largest,
 merges, scatters and cumulative sums of `bench/operators.py`), programs of the Mirage paper, attention of more blocks than an H100 has
 SMs (with heads of 128 its CTAs are persistent), and the given models, in f16, f32, or both, each compiled by `orchestrion` and run
-once under each tool, several side by side. Prints a line for each case and tool, and with --out writes FOLDER/sanitizer.md. The exit code is 1 if a tool reports anything, or could not do its work.
+once under each tool, several side by side. Prints a line for each case and tool, and with --out writes FOLDER/sanitizer.md. The exit
+code is 1 if a tool reports anything, or could not do its work.
 """
 import argparse, concurrent.futures, os, pathlib, re, shutil, subprocess, sys, tempfile, time
 
@@ -69,7 +70,8 @@ def write_models(o, folder, precision):
     for name in PROGRAMS:
         found[name] = path = f"{folder}/{name}.onnx"
         contest.write_model(name, "f16" if precision == "f16" else "f32", *programs.programs(1)[name], path)
-    for name, (head, causal) in ATTENTION.items():
+    # Their inputs are f16, whatever the precision.
+    for name, (head, causal) in ATTENTION.items() if precision == "f16" else ():
         found[name] = path = f"{folder}/{name.replace(' ', '_')}.onnx"
         write_attention(head, causal, path)
     return found

@@ -412,7 +412,8 @@ def attention_causal_as_torch_exports(g):
 
 @pattern(4, 2, spelling=["boolean", "product", "filled"])
 def attention_causal_by_a_triangle_of_ones(g, spelling):
-    triangle = g.Trilu(g.ConstantOfShape(g.ints(64, 64), value=numpy_helper.from_array(np.float32([1]))), upper=0)
+    tokens = 1024  # of fewer the mask is a constant
+    triangle = g.Trilu(g.ConstantOfShape(g.ints(tokens, tokens), value=numpy_helper.from_array(np.float32([1]))), upper=0)
     lowest = g.scalar(np.finfo(np.float32).min)
     if spelling == "boolean":
         mask = g.Where(g.Cast(triangle, to=TensorProto.BOOL), g.scalar(0), g.scalar(-np.inf))
@@ -421,7 +422,7 @@ def attention_causal_by_a_triangle_of_ones(g, spelling):
     else:
         hidden = g.Sub(g.scalar(1), triangle)
         mask = g.Where(g.Cast(hidden, to=TensorProto.BOOL), lowest, hidden)
-    attention(g, mask=lambda s: g.Add(s, mask))
+    attention(g, mask=lambda s: g.Add(s, mask), tokens=tokens)
 
 
 @pattern(3, 2)

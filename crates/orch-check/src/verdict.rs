@@ -59,10 +59,9 @@ impl fmt::Display for Verdict {
             Verdict::Refuted(witness) => writeln!(f, "refuted\n{witness}"),
             Verdict::CannotSay(reason) => writeln!(f, "cannot say\n{reason}"),
             Verdict::Proved(Proof { log2_bound, rounds, cut, premise }) => {
-                let chance = format!("2^{log2_bound:.0}");
                 writeln!(
                     f,
-                    "proved\nprograms that differ are called equal with a chance of at most {chance}"
+                    "proved\nprograms that differ are called equal with a chance of at most 2^{log2_bound:.0}"
                 )?;
                 rounds.iter().try_for_each(|(p, q)| writeln!(f, "round: p = {p}, q = {q}"))?;
                 cut.iter()

@@ -118,17 +118,17 @@ mod tests {
     #[test]
     fn statements_of_ctas_are_read_back() {
         let text = "program k, 2 tasks task: i64 [0..=1]\n  cta 128 threads thread: i64 [0..=127], clusters of 2\n  \
-                    input x: f16[8192]\n  shared s: f16[8192]\n  shared g: f32[128]\n  reused_shared r: f16[64]\n  scratch sums: f32[4]\n  \
+                    input x: f16[8192]\n  shared s: f16[8192]\n  shared g: f32[128]\n  reused_shared r: f16[64]\n  scratch acc: f32[4]\n  \
                     scratch factors: f16[12]\n{\n  \
                     grid_dependency_wait\n  %0 = (thread * 8)\n  cp_async s[%0], x[%0], 8\n  \
                     cp_async s[%0], x[0], 8, if (thread < 32)\n  cp_async_commit\n  cp_async_wait 1\n  barrier\n  warp_barrier\n  \
                     ldmatrix factors[0], s[%0], 4\n  \
                     ldmatrix factors[8], s[%0], 2, transposed\n  \
-                    mma f16, sums[0], factors[0], factors[8]\n  \
-                    wgmma f16, sums[0], s[0], s[4096], 8, 64\n  \
-                    wgmma f16, sums[0], factors[0], s[4096], 64, 16, transposed_b\n  launch_dependents\n  \
-                    wgmma f16, sums[0], s[0], s[4096], 8, 64, transposed_a, async\n  \
-                    wgmma f16, sums[0], factors[0], s[4096], 64, 16, transposed_b, async\n  compute_first sums[0]\n  wgmma_wait\n  cluster_barrier\n  \
+                    mma f16, acc[0], factors[0], factors[8]\n  \
+                    wgmma f16, acc[0], s[0], s[4096], 8, 64\n  \
+                    wgmma f16, acc[0], factors[0], s[4096], 64, 16, transposed_b\n  launch_dependents\n  \
+                    wgmma f16, acc[0], s[0], s[4096], 8, 64, transposed_a, async\n  \
+                    wgmma f16, acc[0], factors[0], s[4096], 64, 16, transposed_b, async\n  compute_first acc[0]\n  wgmma_wait\n  cluster_barrier\n  \
                     load_dsmem other: f16 = s[thread], (1 - task)\n  shuffle v: f16 = other, 16\n  reuse_shared\n  \
                     r[0] = v\n  cluster_arrive\n  cluster_wait\n  store_dsmem g[thread], task = 1.0\n}\n";
         let program = parse_thread(text).unwrap_or_else(|error| panic!("{error}"));

@@ -73,11 +73,11 @@ mod tests {
     #[test]
     fn nothing_moves_across_the_end_of_a_product() {
         let text = "program k, 1 tasks task: i64 [0..=0]\n  cta 128 threads thread: i64 [0..=127], clusters of 1\n  \
-             input x: f32[128]\n  output y: f32[128]\n  shared s: f16[8192]\n  scratch sums: f32[32]\n  scratch e: f32[4]\n  \
+             input x: f32[128]\n  output y: f32[128]\n  shared s: f16[8192]\n  scratch acc: f32[32]\n  scratch e: f32[4]\n  \
              scratch unread: f32[8]\n  scratch before: f32[16]\n{\n\
-             for i: i64 [0..=31] = 0 to 32 step 1 unroll {\nsums[i] = 0.0\n}\nbefore[0] = x[thread]\n\
-             wgmma f16, sums[0], s[0], s[4096], 64, 64, async\n\
-             e[0] = exp(x[thread])\nunread[0] = x[thread]\nwgmma_wait\ny[thread] = ((sums[0] * e[0]) + before[0])\n}\n";
+             for i: i64 [0..=31] = 0 to 32 step 1 unroll {\nacc[i] = 0.0\n}\nbefore[0] = x[thread]\n\
+             wgmma f16, acc[0], s[0], s[4096], 64, 64, async\n\
+             e[0] = exp(x[thread])\nunread[0] = x[thread]\nwgmma_wait\ny[thread] = ((acc[0] * e[0]) + before[0])\n}\n";
         let program = parse_thread(text).unwrap_or_else(|error| panic!("{error}"));
         let source = emit(&program, &SM_90);
         let kernel = &source[source.find("extern \"C\"").expect("a kernel")..];
@@ -86,7 +86,7 @@ mod tests {
             "e[0] =",
             "o_pin_registers<4>(e);",
             "o_wgmma_wait();",
-            "o_pin_registers<32>(sums + 0);",
+            "o_pin_registers<32>(acc + 0);",
             "y[thread] =",
         ]
         .map(place);

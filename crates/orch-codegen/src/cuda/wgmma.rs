@@ -77,20 +77,21 @@ impl WgmmaFunction {
         lines.push("wgmma.commit_group.sync.aligned;".to_owned());
         lines.push(format!("wgmma.wait_group.sync.aligned {};", u8::from(is_async)));
         let outputs: Vec<String> = (0..accumulators).map(|at| format!("\"+f\"(c[{at}])")).collect();
+        let descriptors = |first: &str, lines: usize, is_transposed: bool| -> Vec<String> {
+            let offsets = (0..k_steps).map(|step| k_step_offset(step, lines, is_transposed));
+            offsets.map(|offset| format!("\"l\"({first} + {offset})")).collect()
+        };
         let mut inputs: Vec<String> = match a_in_registers {
             true => (0..4 * k_steps).map(|at| format!("\"r\"(a[{at}])")).collect(),
-            false => {
-                let offset = |step| k_step_offset(step, M, a_transposed);
-                (0..k_steps).map(|step| format!("\"l\"(at + {})", offset(step))).collect()
-            }
+            false => descriptors("at", M, a_transposed),
         };
-        let offset = |step| k_step_offset(step, n, b_transposed);
-        inputs.extend((0..k_steps).map(|step| format!("\"l\"(bt + {})", offset(step))));
+        inputs.extend(descriptors("bt", n, b_transposed));
+        let [a_leading_offset, b_leading_offset] =
+            [a_transposed, b_transposed].map(|is_transposed| leading_offset(k, is_transposed));
         let a_descriptor = match a_in_registers {
             true => String::new(),
-            false => format!("at = o_wgmma_descriptor(a, {}), ", leading_offset(k, a_transposed)),
+            false => format!("at = o_wgmma_descriptor(a, {a_leading_offset}), "),
         };
-        let b_leading_offset = leading_offset(k, b_transposed);
         format!(
             "ORC void {}(float *c, {a_param}, const void *b) {{\n    \
              const unsigned long long {a_descriptor}bt = o_wgmma_descriptor(b, {b_leading_offset});\n    \

@@ -215,6 +215,15 @@ mod tests {
     use crate::check::{Case, Sketch, apply, check, same_in_floats};
     use orch_ir::PrimGraph;
 
+    /// `select(c, 1, 0)` and its 0, of a shape.
+    fn one_or_zero(g: &mut Sketch, c: TensorId, shape: [usize; 2]) -> (TensorId, TensorId) {
+        let [one, zero] = [1.0, 0.0].map(|value| {
+            let scalar = g.constant_of(DType::F32, [], |_| value);
+            g.broadcast(scalar, shape, &[])
+        });
+        (g.map(ScalarFn::Select, &[c, one, zero]), zero)
+    }
+
     #[test]
     fn rules_hold() {
         check(
@@ -280,10 +289,7 @@ mod tests {
                     nodes: (4, 1),
                     build: |g, [a, b, _]| {
                         let c = g.input_of(DType::Bool, [a, b]);
-                        let zero = g.constant_of(DType::F32, [], |_| 0.0);
-                        let one = g.constant_of(DType::F32, [], |_| 1.0);
-                        let (zero, one) = (g.broadcast(zero, [a, b], &[]), g.broadcast(one, [a, b], &[]));
-                        let y = g.map(ScalarFn::Select, &[c, one, zero]);
+                        let (y, zero) = one_or_zero(g, c, [a, b]);
                         g.map(ScalarFn::Compare(CompareFn::Eq), &[y, zero])
                     },
                 },
@@ -292,10 +298,7 @@ mod tests {
                     nodes: (4, 0),
                     build: |g, [a, b, _]| {
                         let c = g.input_of(DType::Bool, [a, b]);
-                        let zero = g.constant_of(DType::F32, [], |_| 0.0);
-                        let one = g.constant_of(DType::F32, [], |_| 1.0);
-                        let (zero, one) = (g.broadcast(zero, [a, b], &[]), g.broadcast(one, [a, b], &[]));
-                        let y = g.map(ScalarFn::Select, &[c, one, zero]);
+                        let (y, _) = one_or_zero(g, c, [a, b]);
                         g.map(ScalarFn::Cast(DType::Bool), &[y])
                     },
                 },

@@ -122,21 +122,21 @@ fn ctas_are_checked() {
         &["shared memory without a cta", "body.0: there is no cta"],
     );
     let header = "  cta 128 threads thread: i64 [0..=127], clusters of 1\n  input x: f16[8192]\n  \
-                  shared s: f16[8192]\n  shared t: f32[8]\n  scratch f: f16[8]\n  scratch sums: f32[64]\n";
+                  shared s: f16[8192]\n  shared t: f32[8]\n  scratch f: f16[8]\n  scratch acc: f32[64]\n";
     let body = "cp_async s[0], x[0], 1\ncp_async t[0], x[0], 4\ncp_async s[0], x[0], 4, if thread\n\
                 shuffle v: f16 = x[0], 32\nload_dsmem w: f16 = t[0], 0\nload_dsmem v: f16 = x[0], 0\n\
-                ldmatrix sums[0], t[0], 1\nldmatrix f[0], s[0], 3\n\
-                mma bf16, sums[0], f[0], f[0]\nmma f16, f[0], f[0], f[0]\n\
-                wgmma tf32, sums[0], t[0], t[0], 8, 64\nwgmma f16, f[0], s[0], s[0], 8, 64\n\
-                wgmma f16, sums[0], x[0], s[0], 8, 64\nwgmma f16, sums[0], s[0], f[0], 8, 64\n\
-                wgmma f16, sums[0], s[0], s[4096], 12, 64\n\
-                wgmma f16, sums[0], s[0], s[4096], 264, 64\n\
-                wgmma f16, sums[0], f[0], s[0], 8, 16\n\
-                wgmma f16, sums[0], f[0], s[0], 8, 16, transposed_b\n\
-                wgmma f16, sums[0], s[0], s[0], 64, 16, transposed_b\n\
-                wgmma f16, sums[0], f[0], s[0], 64, 16, transposed_b\ncp_async s[0], x[0], 8\n\
+                ldmatrix acc[0], t[0], 1\nldmatrix f[0], s[0], 3\n\
+                mma bf16, acc[0], f[0], f[0]\nmma f16, f[0], f[0], f[0]\n\
+                wgmma tf32, acc[0], t[0], t[0], 8, 64\nwgmma f16, f[0], s[0], s[0], 8, 64\n\
+                wgmma f16, acc[0], x[0], s[0], 8, 64\nwgmma f16, acc[0], s[0], f[0], 8, 64\n\
+                wgmma f16, acc[0], s[0], s[4096], 12, 64\n\
+                wgmma f16, acc[0], s[0], s[4096], 264, 64\n\
+                wgmma f16, acc[0], f[0], s[0], 8, 16\n\
+                wgmma f16, acc[0], f[0], s[0], 8, 16, transposed_b\n\
+                wgmma f16, acc[0], s[0], s[0], 64, 16, transposed_b\n\
+                wgmma f16, acc[0], f[0], s[0], 64, 16, transposed_b\ncp_async s[0], x[0], 8\n\
                 store_dsmem s[0], 0 = s[0]\nstore_dsmem t[0], 0 = 1.0_f64\nif (thread < 1) {\ncluster_arrive\n}\ncompute_first s[0]\n\
-                wgmma f16, sums[0], f[0], s[0], 64, 16, transposed_a\n";
+                wgmma f16, acc[0], f[0], s[0], 64, 16, transposed_a\n";
     let copies = "a copy of 4, 8 or 16 bytes from an input to shared memory of its type is expected";
     let matrices = "1, 2 or 4 matrices of 16-bit elements, from shared memory to scratch, are expected";
     let fragments = "fragments are in scratch: operands of the type of the mma, accumulators of f32";
@@ -170,11 +170,11 @@ fn ctas_are_checked() {
     ]
     .map(|(at, problem)| format!("body.{at}: {problem}"));
     let split = "body.23.then.0: the cluster barrier is split inside of a loop or branch".to_owned();
-    let halves = "body.24: a number of f32 is expected".to_owned();
-    let turned_fragments = format!("body.25: {tiles}");
+    let fragments_of_f16 = "body.24: a number of f32 is expected".to_owned();
+    let transposed_fragments = format!("body.25: {tiles}");
     assert_eq!(
         validate_thread(&program(header, body)),
-        expected.into_iter().chain([split, halves, turned_fragments]).collect::<Vec<_>>()
+        expected.into_iter().chain([split, fragments_of_f16, transposed_fragments]).collect::<Vec<_>>()
     );
     let twice = "if (thread < 1) {\nreuse_shared\n}\nreuse_shared\n";
     violations(&program(header, twice), &["body.1: shared memory is reused a second time"]);

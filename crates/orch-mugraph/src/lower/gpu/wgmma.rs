@@ -319,19 +319,17 @@ impl BlockEmitter<'_> {
     pub fn wgmma_stmt(
         &mut self,
         gemm: &TileGemm,
-        (kind, b_transposed): (MmaType, bool),
+        (ty, b_transposed): (MmaType, bool),
         (lead, row_tile): (ExprId, ExprId),
         (a, is_async): (Location, bool),
     ) -> Stmt {
         let (at, zero) = (gemm.acc.at.clone(), self.index(0));
-        let (columns, k) = (at.n(), gemm.k);
+        let k = gemm.k;
         let b = self.operand_location(gemm, (GemmOperand::B, &gemm.b), lead, (zero, zero));
         let slot =
             RegisterSlot { at: at.clone(), lead, row_tile, column_tile: zero, row_half: 0, column_half: 0 };
         let acc = Location { buffer: gemm.acc.buffer, offset: self.register_offset(&slot, &at) };
-        let gemm = kind;
-        let (n, a_transposed) = (columns, false);
-        Stmt::Cta(CtaStmt::Wgmma { ty: gemm, acc, a, b, n, k, a_transposed, b_transposed, is_async })
+        Stmt::Cta(CtaStmt::Wgmma { ty, acc, a, b, n: at.n(), k, a_transposed: false, b_transposed, is_async })
     }
 }
 

@@ -124,11 +124,11 @@ fn lanes_are_shuffled() {
 /// `exceeds` is true for a warp with an accumulator above the limit of its row, or with a negative limit.
 #[test]
 fn accumulators_exceed_limits() {
-    let header = format!("{HEADER}  scratch sums: f32[8]\n  scratch limits: f32[2]\n");
+    let header = format!("{HEADER}  scratch acc: f32[8]\n  scratch limits: f32[2]\n");
     let answers = |sum: &str, [place, low, high]: [&str; 3]| {
         let body = format!(
-            "  for i: i64 [0..=7] = 0 to 8 step 1 unroll {{\nsums[i] = 1.0\n}}\n  sums[{place}] = {sum}\n  \
-             limits[0] = {low}\n  limits[1] = {high}\n  exceeds is_above: bool = sums[0], 8, limits[0]\n  \
+            "  for i: i64 [0..=7] = 0 to 8 step 1 unroll {{\nacc[i] = 1.0\n}}\n  acc[{place}] = {sum}\n  \
+             limits[0] = {low}\n  limits[1] = {high}\n  exceeds is_above: bool = acc[0], 8, limits[0]\n  \
              y[((task * 64) + thread)] = select(is_above, 1.0, 0.0)\n"
         );
         let mut buffers = [floats((0..128).map(f64::from), DType::F32), BufferData::zeros(DType::F32, 128)];
@@ -301,7 +301,7 @@ impl WgmmaCase {
         format!(
             "program k, 1 tasks task: i64 [0..=0]\n  cta 128 threads thread: i64 [0..=127], clusters of 1\n  \
              input a: f16[{}]\n  input b: f16[{}]\n  output y: f32[{}]\n  shared s: f16[{}]\n  \
-             scratch sums: f32[{}]\n  scratch f: f16[{}]\n",
+             scratch acc: f32[{}]\n  scratch f: f16[{}]\n",
             64 * k,
             n * k,
             64 * n,
@@ -315,7 +315,7 @@ impl WgmmaCase {
     fn body(&self, b_at: usize) -> String {
         let Self { n, k, a_in_fragments, a_transposed, b_transposed } = *self;
         let row = "(((thread // 32) * 16) + ((thread % 32) // 4))";
-        let sums = n / 2;
+        let acc = n / 2;
         let [a_shape, b_shape] = [(64, a_transposed), (n, b_transposed)]
             .map(|(rows, is_turned)| if is_turned { [k, rows] } else { [rows, k] });
         let mut text = copied_tile("b", b_shape, b_at);
@@ -329,15 +329,15 @@ impl WgmmaCase {
             false => copied_tile("a", a_shape, 0),
         };
         let a = if a_in_fragments { "f" } else { "s" };
-        let [turned_a, turned_b] = [(a_transposed, ", transposed_a"), (b_transposed, ", transposed_b")]
+        let [a_qualifier, b_qualifier] = [(a_transposed, ", transposed_a"), (b_transposed, ", transposed_b")]
             .map(|(is_turned, word)| if is_turned { word } else { "" });
         text + &format!(
-            "cp_async_commit\ncp_async_wait 0\nbarrier\nfor j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\nsums[j] = 1.0\n}}\n\
-             wgmma f16, sums[0], {a}[0], s[{b_at}], {n}, {k}{turned_a}{turned_b}\n\
-             for j: i64 [0..={last}] = 0 to {sums} step 1 unroll {{\n\
+            "cp_async_commit\ncp_async_wait 0\nbarrier\nfor j: i64 [0..={last}] = 0 to {acc} step 1 unroll {{\nacc[j] = 1.0\n}}\n\
+             wgmma f16, acc[0], {a}[0], s[{b_at}], {n}, {k}{a_qualifier}{b_qualifier}\n\
+             for j: i64 [0..={last}] = 0 to {acc} step 1 unroll {{\n\
              y[(((({row} + (((j // 2) % 2) * 8)) * {n}) + ((j // 4) * 8)) \
-             + (((thread % 4) * 2) + (j % 2)))] = sums[j]\n}}\n",
-            last = sums - 1,
+             + (((thread % 4) * 2) + (j % 2)))] = acc[j]\n}}\n",
+            last = acc - 1,
         )
     }
 

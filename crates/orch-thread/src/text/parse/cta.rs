@@ -131,10 +131,10 @@ impl Parser {
                 let n = self.lexer.count()?;
                 self.lexer.expect(",")?;
                 let k = self.lexer.count()?;
-                let mut words = [("transposed_a", false), ("transposed_b", false), ("async", false)];
+                let mut qualifiers = [("transposed_a", false), ("transposed_b", false), ("async", false)];
                 while self.lexer.accept(",") {
                     let word = self.lexer.word()?;
-                    match words.iter_mut().find(|(name, is_there)| *name == word && !is_there) {
+                    match qualifiers.iter_mut().find(|(name, is_there)| *name == word && !is_there) {
                         Some((_, is_there)) => *is_there = true,
                         None => {
                             let expected = "transposed_a, transposed_b or async is expected";
@@ -142,7 +142,7 @@ impl Parser {
                         }
                     }
                 }
-                let [(_, a_transposed), (_, b_transposed), (_, is_async)] = words;
+                let [(_, a_transposed), (_, b_transposed), (_, is_async)] = qualifiers;
                 CtaStmt::Wgmma { ty, acc, a, b, n, k, a_transposed, b_transposed, is_async }
             }
         })

@@ -71,11 +71,14 @@ impl Printer<'_> {
                 format!("ldmatrix {to}, {from}, {matrices}{transposed}")
             }
             (CtaStmt::Wgmma { ty, n, k, a_transposed, b_transposed, is_async, .. }, [acc, a, b]) => {
-                let words =
-                    [(*a_transposed, "transposed_a"), (*b_transposed, "transposed_b"), (*is_async, "async")];
-                let words = words.into_iter().filter(|(is_there, _)| *is_there);
-                let words: String = words.map(|(_, word)| format!(", {word}")).collect();
-                format!("wgmma {}, {acc}, {a}, {b}, {n}, {k}{words}", ty.name())
+                let qualifiers = [
+                    (*a_transposed, ", transposed_a"),
+                    (*b_transposed, ", transposed_b"),
+                    (*is_async, ", async"),
+                ];
+                let qualifiers = qualifiers.into_iter().filter(|(is_there, _)| *is_there);
+                let qualifiers: String = qualifiers.map(|(_, qualifier)| qualifier).collect();
+                format!("wgmma {}, {acc}, {a}, {b}, {n}, {k}{qualifiers}", ty.name())
             }
             (CtaStmt::Mma { ty, .. }, [acc, a, b]) => {
                 format!("mma {}, {acc}, {a}, {b}", ty.name())
