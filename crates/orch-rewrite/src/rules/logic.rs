@@ -64,6 +64,22 @@ pub(super) const RULES: &[Rule] = &[
         apply: boolean_of_select,
     },
     Rule {
+        name: "arithmetic-of-select",
+        equation: "f(select(c, A, B), D) = select(c, f(A, D), f(B, D))",
+        guards: "A, B and D are the same everywhere; f is arithmetic with a value for all operands; cast(c) counts as select(c, 1, 0)",
+        numerics: Numerics::Exact,
+        source: "definition",
+        apply: arithmetic_of_select,
+    },
+    Rule {
+        name: "select-of-select",
+        equation: "select(c, select(c, x, y), z) = select(c, x, z), select(c, x, select(c, y, z)) = select(c, x, z)",
+        guards: "",
+        numerics: Numerics::Exact,
+        source: "definition",
+        apply: select_of_select,
+    },
+    Rule {
         name: "cast-identity",
         equation: "cast(x) = x",
         guards: "to the type of x",
@@ -163,6 +179,61 @@ fn chosen(site: &mut Site<'_>, condition: TensorId, [if_true, if_false]: [bool; 
         (true, false) => Some(condition),
         (false, true) => site.map(UnaryFn::Not, &[condition]),
         _ => None,
+    }
+}
+
+fn arithmetic_of_select(site: &mut Site<'_>) -> Option<TensorId> {
+    let made = site.maker(site.result())?;
+    let PrimOp::Map(f) = *made.op else { return None };
+    let is_float = site.dtype(site.result()).is_float();
+    let has_values = match f {
+        ScalarFn::Binary(BinaryFn::Add | BinaryFn::Sub | BinaryFn::Mul | BinaryFn::Max | BinaryFn::Min)
+        | ScalarFn::Unary(UnaryFn::Neg) => true,
+        ScalarFn::Binary(BinaryFn::Div) | ScalarFn::Cast(_) => is_float,
+        _ => false,
+    };
+    let is_selected: Vec<bool> = made.inputs.iter().map(|&operand| splat(site, operand).is_none()).collect();
+    let selected = is_selected.iter().position(|&is_selected| is_selected)?;
+    if !has_values || is_selected.iter().filter(|&&is_selected| is_selected).count() > 1 {
+        return None;
+    }
+    let (condition, choices) = choice(site, made.inputs[selected])?;
+    let mut results = [condition; 2];
+    for (result, choice) in results.iter_mut().zip(choices) {
+        let mut operands = made.inputs.to_vec();
+        operands[selected] = choice;
+        *result = site.map(f, &operands)?;
+    }
+    site.map(ScalarFn::Select, &[condition, results[0], results[1]])
+}
+
+/// Condition and operands of a selection of two tensors that are each the same everywhere. The conversion of a boolean to a number
+/// selects 1 and 0.
+fn choice(site: &mut Site<'_>, id: TensorId) -> Option<(TensorId, [TensorId; 2])> {
+    if let Some([condition, if_true, if_false]) = site.mapped(id, ScalarFn::Select) {
+        splat(site, if_true)?;
+        splat(site, if_false)?;
+        return Some((condition, [if_true, if_false]));
+    }
+    let (condition, to) = cast_of(site, id)?;
+    if site.dtype(condition) != DType::Bool {
+        return None;
+    }
+    let shape = site.shape(id).clone();
+    Some((condition, [site.full(to, 1.0, &shape)?, site.full(to, 0.0, &shape)?]))
+}
+
+fn select_of_select(site: &mut Site<'_>) -> Option<TensorId> {
+    let [condition, if_true, if_false] = site.root_map(ScalarFn::Select)?;
+    let inner =
+        |id| site.mapped(id, ScalarFn::Select).filter(|operands: &[TensorId; 3]| operands[0] == condition);
+    match (inner(if_true), inner(if_false)) {
+        (None, None) => None,
+        (then, otherwise) => {
+            let if_true = then.map_or(if_true, |[_, x, _]| x);
+            let if_false = otherwise.map_or(if_false, |[.., z]| z);
+            site.map(ScalarFn::Select, &[condition, if_true, if_false])
+        }
     }
 }
 
@@ -300,6 +371,36 @@ mod tests {
                         let c = g.input_of(DType::Bool, [a, b]);
                         let (y, _) = one_or_zero(g, c, [a, b]);
                         g.map(ScalarFn::Cast(DType::Bool), &[y])
+                    },
+                },
+                Case {
+                    rule: "arithmetic-of-select",
+                    nodes: (5, 3),
+                    build: |g, [a, b, _]| {
+                        let c = g.input_of(DType::Bool, [a, b]);
+                        let (y, _) = one_or_zero(g, c, [a, b]);
+                        g.with(BinaryFn::Mul, y, -1e9)
+                    },
+                },
+                Case {
+                    rule: "arithmetic-of-select",
+                    nodes: (5, 3),
+                    build: |g, [a, b, _]| {
+                        let c = g.input_of(DType::Bool, [a, b]);
+                        let y = g.map(ScalarFn::Cast(DType::F32), &[c]);
+                        let y = g.with(BinaryFn::Sub, y, 1.0);
+                        g.with(BinaryFn::Mul, y, 0.5)
+                    },
+                },
+                Case {
+                    rule: "select-of-select",
+                    nodes: (3, 1),
+                    build: |g, [a, b, _]| {
+                        let (x, y, z) = (g.input([a, b]), g.input([a, b]), g.input([a, b]));
+                        let c = g.input_of(DType::Bool, [a, b]);
+                        let first = g.map(ScalarFn::Select, &[c, y, x]);
+                        let second = g.map(ScalarFn::Select, &[c, z, y]);
+                        g.map(ScalarFn::Select, &[c, first, second])
                     },
                 },
                 Case {
