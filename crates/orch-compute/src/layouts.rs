@@ -22,7 +22,7 @@ pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
 
 /// The layout of every tensor for a GPU.
 ///
-/// Convolutions are channels-last whatever their number of maps, and so are their weights, if these are constants or copies: the
+/// Convolutions are channels-last whatever their number of maps, and so are their weights, if these are constants, copies or parts: the
 /// terms of a sum then lie side by side in both factors, window by window. Weights of a single channel per map lie map
 /// by map, as the channels of the pixels do.
 pub fn assign_gpu(graph: &PrimGraph) -> Vec<Layout> {
@@ -46,7 +46,7 @@ fn forward(graph: &PrimGraph, pinned: &[bool]) -> Vec<Layout> {
     layouts
 }
 
-/// Layouts of constants, and of copies of inputs, that nothing but convolutions reads, as their weights.
+/// Layouts of constants, and of tensors that other tensors are copied to, that nothing but convolutions reads, as their weights.
 fn weight_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
     let consumers = graph.consumers();
     let is_output = |tensor| graph.outputs.iter().any(|(_, output)| *output == tensor);
@@ -62,8 +62,13 @@ fn weight_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
         let only_weights = consumers[weights.index()].iter().all(is_weight);
         let is_copy = graph.producer(weights).is_some_and(|producer| {
             let producer = graph.node(producer);
-            let is_cast = matches!(producer.op, PrimOp::Map(ScalarFn::Cast(_)));
-            is_cast && graph.inputs.iter().any(|(_, input)| *input == producer.inputs[0])
+            match &producer.op {
+                PrimOp::Map(ScalarFn::Cast(_)) => {
+                    graph.inputs.iter().any(|(_, input)| *input == producer.inputs[0])
+                }
+                PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Concat { .. } => true,
+                _ => false,
+            }
         });
         let is_own = graph.constant(weights).is_some() || is_copy;
         if !is_own || is_output(weights) || !only_weights {
@@ -301,6 +306,23 @@ mod tests {
         let weights = graph.add(PrimOp::Map(ScalarFn::Cast(DType::F16)), &[given]).unwrap();
         let window = square(1, 1, 0);
         let y = graph.add(PrimOp::Conv(ConvSpec { window, groups: 1 }), &[x, weights]).unwrap();
+        graph.add_output("y", y);
+        let layouts = assign_gpu(&graph);
+        assert_eq!(layouts[weights.index()], Layout::channels_last(4));
+        assert!(layouts[given.index()].is_row_major());
+    }
+
+    #[test]
+    fn reversed_weights_lie_as_a_gpu_reads_them() {
+        let mut graph = PrimGraph::new("gradient");
+        let x = graph.add_input("x", DType::F16, [1, 4, 8, 8]);
+        let given = graph.add_input("w", DType::F16, [4, 2, 3, 3]);
+        let turned = graph.add(PrimOp::Transpose { perm: vec![1, 0, 2, 3] }, &[given]).unwrap();
+        let reversed =
+            PrimOp::Slice { starts: vec![0, 0, 2, 2], steps: vec![1, 1, -1, -1], sizes: vec![2, 4, 3, 3] };
+        let weights = graph.add(reversed, &[turned]).unwrap();
+        let spec = ConvSpec { window: square(3, 1, 1), groups: 1 };
+        let y = graph.add(PrimOp::Conv(spec), &[x, weights]).unwrap();
         graph.add_output("y", y);
         let layouts = assign_gpu(&graph);
         assert_eq!(layouts[weights.index()], Layout::channels_last(4));

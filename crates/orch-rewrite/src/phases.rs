@@ -1,27 +1,34 @@
 //! Transposed convolutions as convolutions, one for each phase of their strides.
 //!
 //! With stride `s`, results `y[s q + r]` of one phase `r` meet every `s`-th weight only, so that a sum over all weights is mostly of
-//! zeros. In one dimension, without dilation, with `k0 = (r + low) mod s` and `c = (r + low) / s`, rounded down:
+//! zeros. In one dimension with `k0 = (r + low) mod s` and `c = (r + low) / s`, rounded down, and dilation 1 unless `s = 1`:
 //!
 //! ```text
-//! y[s q + r]  =  sum over t of x[q + c - t] w[k0 + s t]       a convolution of the reversed weights k0, k0 + s, ..
+//! y[s q + r]  =  sum over t of x[q + c - d t] w[k0 + s t]     a convolution of the reversed weights k0, k0 + s, ..
 //! ```
 //!
 //! Phases with one window are one convolution to more maps; phases whose windows differ can be, with zeros among its weights. Their
-//! results are interleaved. Stands after the rewriting. Exact, but for the order in which floats are added up.
+//! results are interleaved. Weights that the graph computes, as in gradients, are reversed by the graph. Stands after the rewriting.
+//! Exact, but for the order in which floats are added up, and for computed weights that are not finite: zeros around the operand meet
+//! them, so that results at the border, where the transposed convolution has no such term, are NaN too.
 
 use crate::prepare::{computed, rebuilt};
 use orch_interp::{EvalOptions, evaluate_node};
 use orch_ir::{ConvSpec, PadMode, PrimGraph, PrimNode, PrimOp, Shape, Tensor, TensorId, Window};
 
-/// The graph with transposed convolutions by finite constants, without dilation, as convolutions. Phases whose windows differ are one
-/// convolution if that has at most `joined_flops` FLOPs, with zeros where a phase has no weight; else each is one.
+/// The graph with transposed convolutions as convolutions, but those by constants that are not finite and those with stride and dilation
+/// in one dimension. Phases whose windows differ are one convolution if that has at most `joined_flops` FLOPs, with zeros where a phase
+/// has no weight; else each is one.
 pub fn phase_convolutions(graph: &PrimGraph, joined_flops: f64) -> PrimGraph {
     rebuilt(graph, |id, result, known| {
         let node = graph.node(id);
         let Some(phases) = Phases::of(graph, node, joined_flops) else { return false };
         let x = computed(known, node.inputs[0]);
-        known[node.outputs[0].index()] = Some(phases.emit(result, x));
+        let weights = match graph.constant(node.inputs[1]) {
+            Some(weights) => Weights::Stored(weights.clone()),
+            None => Weights::Computed(computed(known, node.inputs[1])),
+        };
+        known[node.outputs[0].index()] = Some(phases.emit(result, x, &weights));
         true
     })
 }
@@ -32,6 +39,8 @@ struct Taps {
     /// The first weight; others follow at the stride.
     first: usize,
     count: usize,
+    /// Elements of the operand from one weight to the next.
+    dilation: usize,
     /// Zeros before and after the operand; fewer than none leave its first or last elements out.
     low: i64,
     high: i64,
@@ -41,7 +50,7 @@ impl Taps {
     /// How many weights meet elements before the one at the result's place, and how many meet that and later ones; fewer than none
     /// where the first that is met lies beyond it.
     fn reach(&self) -> [i64; 2] {
-        [self.low, self.count as i64 - self.low]
+        [self.low, ((self.count - 1) * self.dilation + 1) as i64 - self.low]
     }
 }
 
@@ -58,17 +67,64 @@ struct Phases {
     maps: usize,
     /// Phases in row-major order, each by dimension.
     taps: Vec<Vec<Taps>>,
-    /// The weights of each phase, `[m, c / groups, taps..]`.
-    weights: Vec<Tensor>,
+    /// The window that all phases are given, with zeros where they have no weight.
+    joined: Option<Vec<Taps>>,
+}
+
+/// Weights that are known, or that the graph computes.
+#[derive(Clone)]
+enum Weights {
+    Stored(Tensor),
+    Computed(TensorId),
+}
+
+impl Weights {
+    fn shape(&self, graph: &PrimGraph) -> Shape {
+        match self {
+            Weights::Stored(value) => value.shape().clone(),
+            Weights::Computed(id) => graph.shape(*id).clone(),
+        }
+    }
+
+    /// The result of a primitive.
+    fn then(&self, graph: &mut PrimGraph, op: PrimOp) -> Weights {
+        Self::of(graph, op, &[self])
+    }
+
+    /// The result of a primitive of several weights: stored if all of them are.
+    fn of(graph: &mut PrimGraph, op: PrimOp, operands: &[&Weights]) -> Weights {
+        let expected = "weights have the shape of the convolution's";
+        let stored = |weights: &&Weights| match weights {
+            Weights::Stored(value) => Some(value.clone()),
+            Weights::Computed(_) => None,
+        };
+        if let Some(values) = operands.iter().map(stored).collect::<Option<Vec<Tensor>>>() {
+            let mut results = evaluate_node(&op, &values.iter().collect::<Vec<_>>(), &EvalOptions::default())
+                .expect(expected);
+            return Weights::Stored(results.remove(0));
+        }
+        let ids: Vec<TensorId> = operands.iter().map(|weights| weights.tensor(graph)).collect();
+        Weights::Computed(graph.add(op, &ids).expect(expected))
+    }
+
+    /// The weights as a tensor of the graph.
+    fn tensor(&self, graph: &mut PrimGraph) -> TensorId {
+        match self {
+            Weights::Stored(value) => graph.add_constant(value.clone()),
+            Weights::Computed(id) => *id,
+        }
+    }
 }
 
 impl Phases {
     fn of(graph: &PrimGraph, node: &PrimNode, joined_flops: f64) -> Option<Self> {
         let PrimOp::ConvTranspose { spec, .. } = &node.op else { return None };
-        let weights = graph.constant(node.inputs[1])?;
         let window = &spec.window;
-        let is_plain = window.dilations.iter().all(|&dilation| dilation == 1);
-        if !is_plain || !weights.to_f64().iter().all(|weight| weight.is_finite()) {
+        let mut dims = window.dilations.iter().zip(&window.strides);
+        let is_finite = |weights: &Tensor| weights.to_f64().iter().all(|weight| weight.is_finite());
+        if !dims.all(|(&dilation, &stride)| dilation == 1 || stride == 1)
+            || !graph.constant(node.inputs[1]).is_none_or(is_finite)
+        {
             return None;
         }
         let (x, y) = (graph.shape(node.inputs[0]), graph.shape(node.outputs[0]));
@@ -85,11 +141,8 @@ impl Phases {
                 .flat_map(|before: Vec<Taps>| of_dim.iter().map(move |&taps| [&before[..], &[taps]].concat()))
                 .collect();
         }
-        let flipped = as_convolution(weights, spec.groups)?;
-        let weights: Option<Vec<Tensor>> =
-            taps.iter().map(|taps| of_taps(&flipped, taps, &strides)).collect();
         let mut phases =
-            Self { groups: spec.groups, strides, from, to, each, maps: y[1], taps, weights: weights? };
+            Self { groups: spec.groups, strides, from, to, each, maps: y[1], taps, joined: None };
         if phases.groups > 1 || phases.is_one_convolution() {
             return Some(phases);
         }
@@ -97,7 +150,7 @@ impl Phases {
         let k: usize = window.iter().map(|taps| taps.count).product::<usize>() * x[1];
         let results = x[0] * phases.maps * phases.taps.len() * phases.each.iter().product::<usize>();
         if 2.0 * results as f64 * k as f64 <= joined_flops {
-            phases.join(window)?;
+            phases.joined = Some(window);
         }
         Some(phases)
     }
@@ -106,54 +159,67 @@ impl Phases {
     fn is_one_convolution(&self) -> bool {
         let window =
             |taps: &[Taps]| -> Vec<_> { taps.iter().map(|taps| (taps.count, taps.low, taps.high)).collect() };
-        self.groups == 1 && self.taps.iter().all(|taps| window(taps) == window(&self.taps[0]))
+        let is_one_window = self.taps.iter().all(|taps| window(taps) == window(&self.taps[0]));
+        self.groups == 1 && (self.joined.is_some() || is_one_window)
     }
 
     /// A window that has those of all phases.
     fn joined_window(&self) -> Option<Vec<Taps>> {
         let window = |dim: usize| {
+            let first = self.taps[0][dim];
+            if self.strides[dim] == 1 {
+                return Some(first);
+            }
             let furthest = |side: usize| self.taps.iter().map(|taps| taps[dim].reach()[side]).max();
             let (low, ahead) = (furthest(0)?, furthest(1)?);
             let high = self.each[dim] as i64 - 1 + ahead - self.from[dim] as i64;
-            Some(Taps { first: 0, count: usize::try_from(low + ahead).ok()?, low, high })
+            Some(Taps { first: 0, count: usize::try_from(low + ahead).ok()?, low, high, ..first })
         };
         (0..self.strides.len()).map(window).collect()
     }
 
-    /// Gives all phases this window, with zeros where a phase has no weight.
-    fn join(&mut self, window: Vec<Taps>) -> Option<()> {
-        let widened = |taps: &[Taps], weights: &Tensor| {
-            let (mut low, mut high) = (vec![0; 2], vec![0; 2]);
-            for (own, all) in taps.iter().zip(&window) {
-                let [before, after] = [0, 1].map(|side| all.reach()[side] - own.reach()[side]);
-                low.push(usize::try_from(before).ok()?);
-                high.push(usize::try_from(after).ok()?);
-            }
-            let zero = Tensor::zeros(weights.dtype(), Shape::scalar());
-            evaluated(&PrimOp::Pad { mode: PadMode::Constant, low, high }, &[weights, &zero])
+    /// The weights of a phase, with zeros where those of the window that all are given has more.
+    fn weights_of(&self, graph: &mut PrimGraph, flipped: &Weights, taps: &[Taps]) -> Weights {
+        let own = of_taps(graph, flipped, taps, &self.strides);
+        let Some(window) = &self.joined else { return own };
+        let (mut low, mut high) = (vec![0; 2], vec![0; 2]);
+        for (own, all) in taps.iter().zip(window) {
+            let [before, after] =
+                [0, 1].map(|side| (all.reach()[side] - own.reach()[side]).unsigned_abs() as usize);
+            low.push(before);
+            high.push(after);
+        }
+        let dtype = match &own {
+            Weights::Stored(value) => value.dtype(),
+            Weights::Computed(id) => graph.dtype(*id),
         };
-        let each = self.taps.iter().zip(&self.weights);
-        self.weights = each.map(|(taps, weights)| widened(taps, weights)).collect::<Option<_>>()?;
-        self.taps = vec![window; self.taps.len()];
-        Some(())
+        let zero = Weights::Stored(Tensor::zeros(dtype, Shape::scalar()));
+        Weights::of(graph, PrimOp::Pad { mode: PadMode::Constant, low, high }, &[&own, &zero])
     }
 
-    fn emit(&self, graph: &mut PrimGraph, x: TensorId) -> TensorId {
+    fn emit(&self, graph: &mut PrimGraph, x: TensorId, weights: &Weights) -> TensorId {
         let expected = "phases have the extents they were given";
         let add = |graph: &mut PrimGraph, op: PrimOp, operands: &[TensorId]| {
             graph.add(op, operands).expect(expected)
         };
         let batch = graph.shape(x)[0];
         let phases = self.taps.len();
+        let flipped = as_convolution(graph, weights, self.groups);
+        let weights: Vec<Weights> =
+            self.taps.iter().map(|taps| self.weights_of(graph, &flipped, taps)).collect();
         let stacked = if self.is_one_convolution() {
-            let values: Vec<&Tensor> = self.weights.iter().collect();
-            let joined = evaluated(&PrimOp::Concat { axis: 0 }, &values);
-            let weights = graph.add_constant(joined.expect(expected));
-            self.convolution(graph, (x, weights), &self.taps[0])
+            let all = match &weights[..] {
+                [only] => only.tensor(graph),
+                _ => {
+                    let parts: Vec<&Weights> = weights.iter().collect();
+                    Weights::of(graph, PrimOp::Concat { axis: 0 }, &parts).tensor(graph)
+                }
+            };
+            self.convolution(graph, (x, all), self.joined.as_ref().unwrap_or(&self.taps[0]))
         } else {
             let mut parts = Vec::new();
-            for (taps, weights) in self.taps.iter().zip(&self.weights) {
-                let weights = graph.add_constant(weights.clone());
+            for (taps, weights) in self.taps.iter().zip(&weights) {
+                let weights = weights.tensor(graph);
                 parts.push(self.convolution(graph, (x, weights), taps));
             }
             add(graph, PrimOp::Concat { axis: 1 }, &parts)
@@ -201,11 +267,10 @@ impl Phases {
             graph.add(slice, &[x]).expect(expected)
         };
         let pads = |of: fn(&Taps) -> i64| taps.iter().map(|taps| of(taps).max(0) as usize).collect();
-        let ones = vec![1; taps.len()];
         let window = Window {
             kernel: taps.iter().map(|taps| taps.count).collect(),
-            strides: ones.clone(),
-            dilations: ones,
+            strides: vec![1; taps.len()],
+            dilations: taps.iter().map(|taps| taps.dilation).collect(),
             low: pads(|taps| taps.low),
             high: pads(|taps| taps.high),
         };
@@ -217,42 +282,45 @@ impl Phases {
 
 /// The weights that a phase meets in a dimension; `None` if there are none, or nothing of the operand is read.
 fn taps_of(window: &Window, dim: usize, phase: usize, [from, each]: [usize; 2]) -> Option<Taps> {
-    let (stride, kernel) = (window.strides[dim], window.kernel[dim]);
+    let (stride, kernel, dilation) = (window.strides[dim], window.kernel[dim], window.dilations[dim]);
     let shifted = phase + window.low[dim];
     let (first, ahead) = (shifted % stride, (shifted / stride) as i64);
     let count = kernel.checked_sub(first)?.div_ceil(stride);
-    let low = count as i64 - 1 - ahead;
+    let low = (count.checked_sub(1)? * dilation) as i64 - ahead;
     let high = each as i64 - 1 + ahead - (from as i64 - 1);
     let left_out = low.min(0) + high.min(0);
-    (count > 0 && from as i64 + left_out > 0).then_some(Taps { first, count, low, high })
+    (from as i64 + left_out > 0).then_some(Taps { first, count, dilation, low, high })
 }
 
 /// Weights `[c, m / groups, k..]` of a transposed convolution as those of a convolution, `[m, c / groups, k..]`.
-fn as_convolution(weights: &Tensor, groups: usize) -> Option<Tensor> {
-    let shape = weights.shape();
+fn as_convolution(graph: &mut PrimGraph, weights: &Weights, groups: usize) -> Weights {
+    let shape = weights.shape(graph);
     let (channels, maps, kernel) = (shape[0], shape[1], &shape[2..]);
+    if groups == 1 {
+        let perm = [1, 0].into_iter().chain(2..shape.rank()).collect();
+        return weights.then(graph, PrimOp::Transpose { perm });
+    }
     let apart = [&[groups, channels / groups, maps], kernel].concat();
     let perm = [0, 2, 1].into_iter().chain(3..apart.len()).collect();
     let joined = [&[groups * maps, channels / groups], kernel].concat();
-    let apart = evaluated(&PrimOp::Reshape { shape: apart.into() }, &[weights])?;
-    let moved = evaluated(&PrimOp::Transpose { perm }, &[&apart])?;
-    evaluated(&PrimOp::Reshape { shape: joined.into() }, &[&moved])
+    let apart = weights.then(graph, PrimOp::Reshape { shape: apart.into() });
+    let moved = apart.then(graph, PrimOp::Transpose { perm });
+    moved.then(graph, PrimOp::Reshape { shape: joined.into() })
 }
 
 /// The weights of a phase, the last one first.
-fn of_taps(weights: &Tensor, taps: &[Taps], strides: &[usize]) -> Option<Tensor> {
-    let shape = weights.shape();
+fn of_taps(graph: &mut PrimGraph, weights: &Weights, taps: &[Taps], strides: &[usize]) -> Weights {
+    let shape = weights.shape(graph);
+    if shape[2..].iter().all(|&extent| extent == 1) {
+        return weights.clone();
+    }
     let (mut starts, mut steps, mut sizes) = (vec![0; 2], vec![1; 2], shape[..2].to_vec());
     for (taps, &stride) in taps.iter().zip(strides) {
         starts.push((taps.first + stride * (taps.count - 1)) as i64);
         steps.push(-(stride as i64));
         sizes.push(taps.count);
     }
-    evaluated(&PrimOp::Slice { starts, steps, sizes }, &[weights])
-}
-
-fn evaluated(op: &PrimOp, operands: &[&Tensor]) -> Option<Tensor> {
-    evaluate_node(op, operands, &EvalOptions::default()).ok().map(|mut results| results.remove(0))
+    weights.then(graph, PrimOp::Slice { starts, steps, sizes })
 }
 
 #[cfg(test)]
@@ -266,23 +334,34 @@ mod tests {
         Tensor::from_vec(shape.to_vec(), (0..elems).map(|at| ((at * 7 + seed) % 11) as f32 - 5.0).collect())
     }
 
-    /// `(x, weights, strides, low, high, output padding, groups)`.
-    type Case<'a> = (&'a [usize], &'a [usize], &'a [usize], &'a [usize], &'a [usize], &'a [usize], usize);
+    /// Extents of the operand and of the weights, `[c, m / groups, ..]`, and the rest by dimension.
+    struct Case<'a> {
+        x: &'a [usize],
+        weights: &'a [usize],
+        strides: &'a [usize],
+        dilations: &'a [usize],
+        pads: [&'a [usize]; 2],
+        output_padding: &'a [usize],
+        groups: usize,
+    }
 
-    fn transposed((x, weights, strides, low, high, output_padding, groups): Case<'_>) -> PrimGraph {
+    fn transposed(case: &Case<'_>, are_weights_stored: bool) -> PrimGraph {
         let mut graph = PrimGraph::new("g");
-        let x = graph.add_input("x", DType::F32, x.to_vec());
-        let w = graph.add_constant(numbers(weights, 3));
+        let x = graph.add_input("x", DType::F32, case.x.to_vec());
+        let w = match are_weights_stored {
+            true => graph.add_constant(numbers(case.weights, 3)),
+            false => graph.add_input("w", DType::F32, case.weights.to_vec()),
+        };
         let window = Window {
-            kernel: weights[2..].to_vec(),
-            strides: strides.to_vec(),
-            dilations: vec![1; strides.len()],
-            low: low.to_vec(),
-            high: high.to_vec(),
+            kernel: case.weights[2..].to_vec(),
+            strides: case.strides.to_vec(),
+            dilations: case.dilations.to_vec(),
+            low: case.pads[0].to_vec(),
+            high: case.pads[1].to_vec(),
         };
         let op = PrimOp::ConvTranspose {
-            spec: ConvSpec { window, groups },
-            output_padding: output_padding.to_vec(),
+            spec: ConvSpec { window, groups: case.groups },
+            output_padding: case.output_padding.to_vec(),
         };
         let y = graph.add(op, &[x, w]).unwrap();
         graph.add_output("y", y);
@@ -291,48 +370,79 @@ mod tests {
 
     #[test]
     fn phases_are_convolutions() {
-        let cases: [Case<'_>; 9] = [
-            (&[2, 3, 5, 4], &[3, 4, 2, 2], &[2, 2], &[0, 0], &[0, 0], &[0, 0], 1),
-            (&[1, 3, 5, 4], &[3, 2, 4, 4], &[2, 2], &[1, 1], &[1, 1], &[0, 0], 1),
-            (&[1, 4, 5, 3], &[4, 3, 3, 3], &[2, 2], &[1, 1], &[1, 1], &[0, 0], 2),
-            (&[1, 4, 5, 3], &[4, 1, 3, 3], &[2, 2], &[1, 1], &[1, 1], &[1, 1], 4),
-            (&[1, 2, 6], &[2, 3, 5], &[3], &[4], &[2], &[1], 1),
-            (&[1, 2, 6], &[2, 3, 3], &[1], &[1], &[1], &[0], 1),
-            (&[1, 2, 4, 6], &[2, 3, 2, 4], &[2, 4], &[1, 0], &[0, 2], &[0, 0], 1),
-            (&[1, 2, 3, 3, 2], &[2, 2, 2, 3, 2], &[2, 1, 2], &[0, 1, 0], &[0, 1, 0], &[0, 0, 0], 1),
-            (&[1, 2, 7], &[2, 2, 2], &[2], &[1], &[1], &[0], 1),
+        let case = |x, weights, strides, pads, output_padding, groups| Case {
+            x,
+            weights,
+            strides,
+            dilations: &[1, 1, 1][..strides.len()],
+            pads,
+            output_padding,
+            groups,
+        };
+        let cases: [Case<'_>; 11] = [
+            case(&[2, 3, 5, 4], &[3, 4, 2, 2], &[2, 2], [&[0, 0], &[0, 0]], &[0, 0], 1),
+            case(&[1, 3, 5, 4], &[3, 2, 4, 4], &[2, 2], [&[1, 1], &[1, 1]], &[0, 0], 1),
+            case(&[1, 4, 5, 3], &[4, 3, 3, 3], &[2, 2], [&[1, 1], &[1, 1]], &[0, 0], 2),
+            case(&[1, 4, 5, 3], &[4, 1, 3, 3], &[2, 2], [&[1, 1], &[1, 1]], &[1, 1], 4),
+            case(&[1, 2, 6], &[2, 3, 5], &[3], [&[4], &[2]], &[1], 1),
+            case(&[1, 2, 6], &[2, 3, 3], &[1], [&[1], &[1]], &[0], 1),
+            case(&[1, 2, 4, 6], &[2, 3, 2, 4], &[2, 4], [&[1, 0], &[0, 2]], &[0, 0], 1),
+            case(&[1, 2, 3, 3, 2], &[2, 2, 2, 3, 2], &[2, 1, 2], [&[0, 1, 0], &[0, 1, 0]], &[0, 0, 0], 1),
+            case(&[1, 2, 7], &[2, 2, 2], &[2], [&[1], &[1]], &[0], 1),
+            Case {
+                dilations: &[2, 1],
+                ..case(&[2, 3, 6, 4], &[3, 2, 3, 3], &[1, 2], [&[1, 1], &[3, 0]], &[0, 0], 1)
+            },
+            Case { dilations: &[3], ..case(&[1, 2, 9], &[2, 3, 3], &[1], [&[2], &[7]], &[0], 1) },
         ];
         for case in cases {
-            let graph = transposed(case);
-            let inputs = [numbers(graph.shape(graph.inputs[0].1), 0)];
-            let results =
-                |graph: &PrimGraph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap()[0].clone();
-            let expected = results(&graph);
-            let groups = case.6;
-            for joined_flops in [0.0, f64::INFINITY] {
-                let by_phases = phase_convolutions(&graph, joined_flops);
-                let count = |is_it: fn(&PrimOp) -> bool| {
-                    by_phases.nodes().iter().filter(|node| is_it(&node.op)).count()
-                };
-                assert_eq!(count(|op| matches!(op, PrimOp::ConvTranspose { .. })), 0, "{case:?}");
-                let convolutions = count(|op| matches!(op, PrimOp::Conv(_)));
-                assert!(joined_flops == 0.0 || groups > 1 || convolutions == 1, "{case:?}: {convolutions}");
-                let given = results(&by_phases);
-                assert_eq!(
-                    (expected.shape(), expected.to_f64()),
-                    (given.shape(), given.to_f64()),
-                    "{case:?}"
-                );
+            for are_weights_stored in [true, false] {
+                let graph = transposed(&case, are_weights_stored);
+                let inputs: Vec<Tensor> = graph
+                    .inputs
+                    .iter()
+                    .zip([0, 3])
+                    .map(|(&(_, input), seed)| numbers(graph.shape(input), seed))
+                    .collect();
+                let results =
+                    |graph: &PrimGraph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap()[0].clone();
+                let expected = results(&graph);
+                for joined_flops in [0.0, f64::INFINITY] {
+                    let by_phases = phase_convolutions(&graph, joined_flops);
+                    let text = orch_ir::text::print(&by_phases);
+                    let count = |is_it: fn(&PrimOp) -> bool| {
+                        by_phases.nodes().iter().filter(|node| is_it(&node.op)).count()
+                    };
+                    assert_eq!(count(|op| matches!(op, PrimOp::ConvTranspose { .. })), 0, "{text}");
+                    let convolutions = count(|op| matches!(op, PrimOp::Conv(_)));
+                    assert!(joined_flops == 0.0 || case.groups > 1 || convolutions == 1, "{text}");
+                    let given = results(&by_phases);
+                    assert_eq!(
+                        (expected.shape(), expected.to_f64()),
+                        (given.shape(), given.to_f64()),
+                        "{text}"
+                    );
+                }
             }
         }
     }
 
-    /// A phase without weights, and weights that are infinite.
+    /// A phase without weights, a stride with a dilation, and weights that are infinite.
     #[test]
     fn others_stay() {
-        let sparse: Case<'_> = (&[1, 1, 3], &[1, 1, 2], &[3], &[0], &[0], &[0], 1);
-        let graph = transposed(sparse);
-        assert_eq!(orch_ir::text::print(&phase_convolutions(&graph, 0.0)), orch_ir::text::print(&graph));
+        for (stride, dilation) in [(3, 1), (2, 2)] {
+            let case = Case {
+                x: &[1, 1, 3],
+                weights: &[1, 1, 2],
+                strides: &[stride],
+                dilations: &[dilation],
+                pads: [&[0], &[0]],
+                output_padding: &[0],
+                groups: 1,
+            };
+            let graph = transposed(&case, true);
+            assert_eq!(orch_ir::text::print(&phase_convolutions(&graph, 0.0)), orch_ir::text::print(&graph));
+        }
         let mut graph = PrimGraph::new("g");
         let x = graph.add_input("x", DType::F32, [1, 1, 3]);
         let w = graph.add_constant(Tensor::from_vec(Shape::from([1, 1, 2]), vec![1.0, f32::INFINITY]));

@@ -112,7 +112,8 @@ fn results(emitter: &mut Emitter, call: &Call, trained: &Trained) -> Applied {
     Ok(results)
 }
 
-/// The running statistics are results.
+/// The running statistics are results, in the types that the document says: PyTorch traces those of f16 and bf16 as f32 on GPUs, and
+/// rounds them where it copies them back.
 fn functional(emitter: &mut Emitter, call: &Call) -> Applied {
     if !call.flag_or("training", false)? {
         let mut results = inference(emitter, call)?;
@@ -125,9 +126,8 @@ fn functional(emitter: &mut Emitter, call: &Call) -> Applied {
     let mut results = results(emitter, call, &trained)?;
     let momentum = call.float_or("momentum", 0.1)?;
     let unbiased = trained.count as f64 / (trained.count as f64 - 1.0).max(0.0);
-    for ((name, current), factor) in
-        ["running_mean", "running_var"].into_iter().zip(&trained.statistics).zip([1.0, unbiased])
-    {
+    for (position, name) in ["running_mean", "running_var"].into_iter().enumerate() {
+        let (current, factor) = (&trained.statistics[position], [1.0, unbiased][position]);
         let running = call.tensor(name)?;
         let kept = emitter.cast(running, current.dtype);
         let kept = emitter.binary_scalar("Mul", &kept, 1.0 - momentum)?;
@@ -135,7 +135,8 @@ fn functional(emitter: &mut Emitter, call: &Call) -> Applied {
             if factor == 1.0 { current.clone() } else { emitter.binary_scalar("Mul", current, factor)? };
         let new = emitter.binary_scalar("Mul", &new, momentum)?;
         let sum = emitter.binary("Add", &kept, &new)?;
-        results.push(Some(emitter.cast(&sum, running.dtype)));
+        let dtype = call.result(3 + position).map_or(running.dtype, |known| known.0);
+        results.push(Some(emitter.cast(&sum, dtype)));
     }
     Ok(results)
 }
