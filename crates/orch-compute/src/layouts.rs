@@ -27,10 +27,41 @@ pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
 /// by map, as the channels of the pixels do.
 pub fn assign_gpu(graph: &PrimGraph) -> Vec<Layout> {
     let mut layouts = forward(graph, &row_major_only(graph));
-    for (weights, layout) in weight_layouts(graph) {
-        layouts[weights.index()] = layout;
+    for (tensor, layout) in weight_layouts(graph).into_iter().chain(image_layouts(graph)) {
+        layouts[tensor.index()] = layout;
     }
     layouts
+}
+
+/// Layouts of copies of inputs that nothing but convolutions reads, as their images: channels last, if their rows are aligned then.
+fn image_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
+    let consumers = graph.consumers();
+    let mut found = Vec::new();
+    for node in graph.nodes() {
+        let PrimOp::Conv(_) = &node.op else { continue };
+        let image = node.inputs[0];
+        let only_images = consumers[image.index()].iter().all(|&reader| {
+            let reader = graph.node(reader);
+            matches!(reader.op, PrimOp::Conv(_)) && reader.inputs[0] == image && reader.inputs[1] != image
+        });
+        let is_aligned = graph.shape(image)[1].is_multiple_of(ALIGNED_CHANNELS);
+        if is_copy_of_input(graph, image) && is_aligned && only_images {
+            found.push((image, Layout::channels_last(graph.shape(image).rank())));
+        }
+    }
+    found
+}
+
+/// Channels of which a multiple is read by the widest accesses: 16 bytes of half precision.
+const ALIGNED_CHANNELS: usize = 8;
+
+/// True for a conversion of an input of the graph, which may be one to its own type.
+fn is_copy_of_input(graph: &PrimGraph, tensor: TensorId) -> bool {
+    graph.producer(tensor).is_some_and(|producer| {
+        let producer = graph.node(producer);
+        let is_cast = matches!(producer.op, PrimOp::Map(ScalarFn::Cast(_)));
+        is_cast && graph.inputs.iter().any(|(_, input)| *input == producer.inputs[0])
+    })
 }
 
 fn forward(graph: &PrimGraph, pinned: &[bool]) -> Vec<Layout> {
@@ -60,17 +91,11 @@ fn weight_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
             is_same && reader.inputs[1] == weights && reader.inputs[0] != weights
         };
         let only_weights = consumers[weights.index()].iter().all(is_weight);
-        let is_copy = graph.producer(weights).is_some_and(|producer| {
-            let producer = graph.node(producer);
-            match &producer.op {
-                PrimOp::Map(ScalarFn::Cast(_)) => {
-                    graph.inputs.iter().any(|(_, input)| *input == producer.inputs[0])
-                }
-                PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Concat { .. } => true,
-                _ => false,
-            }
+        let is_part = graph.producer(weights).is_some_and(|producer| {
+            let op = &graph.node(producer).op;
+            matches!(op, PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Concat { .. })
         });
-        let is_own = graph.constant(weights).is_some() || is_copy;
+        let is_own = graph.constant(weights).is_some() || is_part || is_copy_of_input(graph, weights);
         if !is_own || is_output(weights) || !only_weights {
             continue;
         }
@@ -310,6 +335,20 @@ mod tests {
         let layouts = assign_gpu(&graph);
         assert_eq!(layouts[weights.index()], Layout::channels_last(4));
         assert!(layouts[given.index()].is_row_major());
+    }
+
+    #[test]
+    fn copies_of_images_have_channels_last_if_their_rows_are_aligned() {
+        for channels in [3, 8] {
+            let mut graph = PrimGraph::new("convolution");
+            let given = graph.add_input("x", DType::F16, [1, channels, 8, 8]);
+            let weights = graph.add_input("w", DType::F16, [2, channels, 1, 1]);
+            let image = graph.add(PrimOp::Map(ScalarFn::Cast(DType::F16)), &[given]).unwrap();
+            let spec = ConvSpec { window: square(1, 1, 0), groups: 1 };
+            let y = graph.add(PrimOp::Conv(spec), &[image, weights]).unwrap();
+            graph.add_output("y", y);
+            assert_eq!(assign_gpu(&graph)[image.index()].is_row_major(), channels == 3);
+        }
     }
 
     #[test]

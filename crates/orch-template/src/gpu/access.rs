@@ -1,10 +1,12 @@
 //! What a stage costs a thread: instructions, and bytes of memory by how neighbouring threads and the lanes of each access it
 //! (coalesced, strided, broadcast).
 
+use super::points::nest_of;
+use super::transpose;
 use crate::nest::cost::operation_cycles;
 use crate::nest::flat::{Nest, NestStage, StageWork};
 use crate::nest::point::{IterationPoint, Lanes};
-use orch_compute::block::Axis;
+use orch_compute::block::{Axis, BlockProgram};
 use orch_compute::expr::{Expr, ExprId, Exprs, Type, VarInfo};
 use std::collections::BTreeSet;
 
@@ -102,6 +104,43 @@ pub(super) fn effort(
         let stored = nest.program.exprs.load(buffer, offset, 1, None);
         let store = pattern(nest, stored, along).map(|pattern| pattern.effort(size, lanes_of(along)));
         total = total.plus(Effort { loaded: 0.0, ..store.unwrap_or_default() });
+    }
+    total
+}
+
+/// Bytes of sectors that a kernel which is no matrix product transfers beside the elements that it reads and writes, where its vectors
+/// run along the axis for which these are fewest: operands and results of different layouts cannot all be contiguous, unless a tile of
+/// them is transposed in shared memory.
+pub fn unused_bytes(block: &BlockProgram) -> f64 {
+    let mut nest = nest_of(block);
+    if transpose::serves(&mut nest) {
+        return 0.0;
+    }
+    let axes: Vec<Axis> = nest.axes.iter().filter(|axis| axis.extent > 1).cloned().collect();
+    let bytes = axes.iter().map(|axis| unused_along(&mut nest, axis));
+    bytes.reduce(f64::min).unwrap_or(0.0)
+}
+
+/// The same where vectors run along an axis.
+fn unused_along(nest: &mut Nest, axis: &Axis) -> f64 {
+    let mut known = BTreeSet::new();
+    let mut total = 0.0;
+    for step in nest.stages.clone() {
+        let points = nest.points(&step.axes());
+        let mut accesses = nest.program.exprs.reachable_unless(&step.roots(), |id| known.contains(&id));
+        accesses.retain(|&id| known.insert(id));
+        if let StageWork::Store { buffer, offset, .. } = step.work {
+            accesses.push(nest.program.exprs.load(buffer, offset, 1, None));
+        }
+        for access in accesses {
+            let Expr::Load { buffer, .. } = *nest.program.exprs.get(access) else { continue };
+            if let Some(Pattern::Strided { bytes }) = pattern(nest, access, Some((axis, 1))) {
+                let size = nest.program.exprs.dtype(access).size_bytes();
+                // What is read again is in L1.
+                let elems = nest.program.buffer(buffer).elems.min(points);
+                total += elems as f64 * (bytes.clamp(size, SECTOR.max(size)) - size) as f64;
+            }
+        }
     }
     total
 }

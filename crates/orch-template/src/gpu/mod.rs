@@ -27,4 +27,5 @@ pub mod scatter;
 pub mod selection;
 pub mod transpose;
 
+pub use access::unused_bytes;
 pub use designs::{design, designs, serves};

@@ -106,6 +106,11 @@ pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, Tran
     ranked
 }
 
+/// True if a tile of the kernel's operands can be transposed in shared memory.
+pub(super) fn serves(nest: &mut Nest) -> bool {
+    Transposition::of(nest).is_some()
+}
+
 /// Lanes along an axis; narrow accesses only if there is no other choice.
 fn wide_choices(nest: &Nest, axis: &Axis, size: usize) -> Vec<usize> {
     let mut lanes = lane_choices(nest, axis, false);

@@ -55,12 +55,9 @@ impl<'a> FlatOperand<'a> {
         self.simplifier.stride(&mut self.source, offset, coordinate)
     }
 
-    /// The most elements, a power of two up to `limit`, that are consecutive in memory, or the same, from each multiple of their
-    /// number along a coordinate on.
+    /// The most elements, a power of two up to `limit`, that are consecutive in memory from a multiple of their number on, or the same,
+    /// from each multiple of their number along a coordinate on.
     fn run(&mut self, offset: ExprId, coordinate: VarId, limit: usize) -> usize {
-        if matches!(self.stride(offset, coordinate), Some(0 | 1)) {
-            return limit;
-        }
         let (_, last) = self.source.var_info(coordinate).range.expect("flat coordinates have a range");
         let halves = std::iter::successors(Some(limit), |lanes| Some(lanes / 2));
         let is_run = |&lanes: &usize| {
@@ -69,8 +66,15 @@ impl<'a> FlatOperand<'a> {
             self.source.set_multiple_of(start_var, lanes as i64);
             let (lane_var, lane) = self.source.fresh_index("lane", lanes);
             let place = self.source.add2(start, lane);
-            let offset = Substitution::new(&[(coordinate, place)]).apply(&mut self.source, offset);
-            matches!(self.stride(offset, lane_var), Some(0 | 1))
+            let [offset, first] = [place, start].map(|place| {
+                let at = Substitution::new(&[(coordinate, place)]).apply(&mut self.source, offset);
+                self.simplifier.simplify(&mut self.source, at)
+            });
+            match self.stride(offset, lane_var) {
+                Some(0) => true,
+                Some(1) => self.simplifier.range(&mut self.source, first).is_multiple_of(lanes as i64),
+                _ => false,
+            }
         };
         halves.take_while(|&lanes| lanes > 1).find(is_run).unwrap_or(1)
     }

@@ -4,6 +4,7 @@ use crate::build::operations::{Operations, operations, reads};
 use orch_compute::{ArgRole, BlockProgram, Expr, ExprId, ReduceKind, Stage, VarId};
 use orch_ir::DType;
 use orch_template::contraction::{ContractionForm, GemmShape};
+use orch_template::gpu;
 use orch_template::gpu::attention::AttentionForm;
 use orch_template::gpu::contraction::access_bytes;
 use orch_thread::OperandPrecision;
@@ -32,6 +33,9 @@ pub fn facts(block: &BlockProgram, operands: OperandPrecision) -> GpuKernelCost 
     }
     facts.product = ContractionForm::of(block).ok().map(|form| product(block, &form, operands));
     facts.attention = AttentionForm::of(block).ok().map(|form| attention(block, &form));
+    if facts.product.is_none() && facts.attention.is_none() {
+        facts.unused_bytes = gpu::unused_bytes(block) as u64;
+    }
     let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
     let has_products = facts.product.is_some() || facts.attention.is_some();
     let address_ops = if facts.product.is_some() { TILE_ADDRESS_OPS } else { ADDRESS_OPS };
