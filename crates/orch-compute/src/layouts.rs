@@ -12,12 +12,13 @@
 use crate::alone::stands_alone;
 use crate::layout::Layout;
 use orch_ir::{NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, Shape, TensorId};
+use std::collections::BTreeMap;
 
 /// The layout of every tensor for a CPU; index with [`TensorId::index`].
 pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
     let mut pinned = row_major_only(graph);
     pin_planar_convolutions(graph, &mut pinned);
-    forward(graph, &pinned)
+    forward(graph, &pinned, &BTreeMap::new())
 }
 
 /// The layout of every tensor for a GPU.
@@ -26,30 +27,87 @@ pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
 /// terms of a sum then lie side by side in both factors, window by window. Weights of a single channel per map lie map
 /// by map, as the channels of the pixels do.
 pub fn assign_gpu(graph: &PrimGraph) -> Vec<Layout> {
-    let mut layouts = forward(graph, &row_major_only(graph));
-    for (tensor, layout) in weight_layouts(graph).into_iter().chain(image_layouts(graph)) {
+    let chosen: BTreeMap<TensorId, Layout> =
+        weight_layouts(graph).into_iter().chain(copy_layouts(graph)).collect();
+    let mut layouts = forward(graph, &row_major_only(graph), &chosen);
+    // Constants have no node.
+    for (tensor, layout) in chosen {
         layouts[tensor.index()] = layout;
     }
     layouts
 }
 
-/// Layouts of copies of inputs that nothing but convolutions reads, as their images: channels last, if their rows are aligned then.
-fn image_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
+/// Layouts of copies of inputs that nothing but convolutions reads. Images, also with batch and channels exchanged, as gradients of weights
+/// read them, have channels last, if their rows are aligned then. Weights whose maps and channels are exchanged, as gradients of images
+/// read them, have their maps last.
+fn copy_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
     let consumers = graph.consumers();
-    let mut found = Vec::new();
-    for node in graph.nodes() {
-        let PrimOp::Conv(_) = &node.op else { continue };
-        let image = node.inputs[0];
-        let only_images = consumers[image.index()].iter().all(|&reader| {
-            let reader = graph.node(reader);
-            matches!(reader.op, PrimOp::Conv(_)) && reader.inputs[0] == image && reader.inputs[1] != image
-        });
-        let is_aligned = graph.shape(image)[1].is_multiple_of(ALIGNED_CHANNELS);
-        if is_copy_of_input(graph, image) && is_aligned && only_images {
-            found.push((image, Layout::channels_last(graph.shape(image).rank())));
+    let reading = Reading { graph, consumers: &consumers };
+    let is_aligned = |tensor: TensorId| {
+        let shape = graph.shape(tensor);
+        shape.rank() > 2 && shape[1].is_multiple_of(ALIGNED_CHANNELS)
+    };
+    let copies = graph.nodes().iter().filter_map(|node| node.outputs.first().copied());
+    let layout = |copy: TensorId| {
+        let rank = graph.shape(copy).rank();
+        if is_aligned(copy) && reading.is_only(copy, 0, 1) {
+            Some(Layout::channels_last(rank))
+        } else if reading.is_only_exchanged(copy, 1) {
+            Some(maps_last(rank))
+        } else {
+            None
         }
+    };
+    copies
+        .filter(|&copy| is_copy_of_input(graph, copy))
+        .filter_map(|copy| Some((copy, layout(copy)?)))
+        .collect()
+}
+
+/// Who reads a tensor, through primitives that move elements.
+struct Reading<'a> {
+    graph: &'a PrimGraph,
+    consumers: &'a [Vec<NodeId>],
+}
+
+impl Reading<'_> {
+    /// True if all readers are convolutions, for which it is the given operand, after at most so many exchanges of the first two
+    /// dimensions, and moved within its dimensions.
+    fn is_only(&self, tensor: TensorId, operand: usize, exchanges: usize) -> bool {
+        let readers = &self.consumers[tensor.index()];
+        let is_it = |&reader: &NodeId| {
+            let node = self.graph.node(reader);
+            match &node.op {
+                PrimOp::Conv(_) => node.inputs[operand] == tensor && node.inputs[1 - operand] != tensor,
+                PrimOp::Transpose { perm } => {
+                    exchanges > 0
+                        && exchanges_first(perm)
+                        && self.is_only(node.outputs[0], operand, exchanges - 1)
+                }
+                PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Concat { .. } => {
+                    self.is_only(node.outputs[0], operand, exchanges)
+                }
+                _ => false,
+            }
+        };
+        !readers.is_empty() && readers.iter().all(is_it)
     }
-    found
+
+    /// The same with the exchange first.
+    fn is_only_exchanged(&self, tensor: TensorId, operand: usize) -> bool {
+        let readers = &self.consumers[tensor.index()];
+        let is_it = |&reader: &NodeId| {
+            let node = self.graph.node(reader);
+            let PrimOp::Transpose { perm } = &node.op else { return false };
+            exchanges_first(perm) && self.is_only(node.outputs[0], operand, 0)
+        };
+        !readers.is_empty() && readers.iter().all(is_it)
+    }
+}
+
+/// True for the order of dimensions that exchanges the first two.
+fn exchanges_first(perm: &[usize]) -> bool {
+    perm.len() > 2 && perm[..2] == [1, 0] && perm.iter().enumerate().skip(2).all(|(dim, &from)| dim == from)
 }
 
 /// Channels of which a multiple is read by the widest accesses: 16 bytes of half precision.
@@ -64,12 +122,15 @@ fn is_copy_of_input(graph: &PrimGraph, tensor: TensorId) -> bool {
     })
 }
 
-fn forward(graph: &PrimGraph, pinned: &[bool]) -> Vec<Layout> {
+/// Layouts from the inputs on: those that are chosen, and elsewhere what each primitive prefers.
+fn forward(graph: &PrimGraph, pinned: &[bool], chosen: &BTreeMap<TensorId, Layout>) -> Vec<Layout> {
     let mut layouts: Vec<Layout> =
         graph.tensors().iter().map(|info| Layout::row_major(info.shape.rank())).collect();
     for node in graph.nodes() {
         for &output in &node.outputs {
-            if !pinned[output.index()] {
+            if let Some(layout) = chosen.get(&output) {
+                layouts[output.index()] = layout.clone();
+            } else if !pinned[output.index()] {
                 layouts[output.index()] = preferred(graph, node, output, &layouts);
             }
         }

@@ -41,19 +41,17 @@ pub fn merge_products(graph: &PrimGraph) -> PrimGraph {
 /// precision for convolutions.
 pub fn stage_inputs(graph: &PrimGraph) -> PrimGraph {
     let consumers = graph.consumers();
-    let is_product = |id: &NodeId| matches!(graph.node(*id).op, PrimOp::Contract(_) | PrimOp::Conv(_));
     let is_operand = |id: &NodeId| {
-        let node = graph.node(*id);
-        let readers = || node.outputs.iter().flat_map(|output| &consumers[output.index()]);
-        let is_transposed = matches!(node.op, PrimOp::Transpose { .. }) && readers().next().is_some();
-        is_product(id) || is_transposed && readers().all(is_product)
+        let is_transposition = |op: &PrimOp| matches!(op, PrimOp::Transpose { .. });
+        let is_product = |op: &PrimOp| matches!(op, PrimOp::Contract(_) | PrimOp::Conv(_));
+        feeds(graph, &consumers, *id, is_product, is_transposition)
+            || feeds_convolutions(graph, &consumers, *id)
     };
-    let is_convolution = |id: &NodeId| matches!(graph.node(*id).op, PrimOp::Conv(_));
     let is_staged = |input: &TensorId| {
         let mut readers = consumers[input.index()].iter();
         match graph.dtype(*input) {
             DType::F32 => readers.any(is_operand),
-            DType::F16 | DType::BF16 => readers.any(is_convolution),
+            DType::F16 | DType::BF16 => readers.any(|id| feeds_convolutions(graph, &consumers, *id)),
             _ => false,
         }
     };
@@ -66,6 +64,33 @@ pub fn stage_inputs(graph: &PrimGraph) -> PrimGraph {
             result.add(same, &[given]).expect("a tensor of a type is one of that type")
         },
     )
+}
+
+/// True for a convolution, and for a primitive that only moves elements, as the reversal of weights in a gradient does, to convolutions.
+fn feeds_convolutions(graph: &PrimGraph, consumers: &[Vec<NodeId>], id: NodeId) -> bool {
+    let is_moving = |op: &PrimOp| {
+        matches!(
+            op,
+            PrimOp::Transpose { .. } | PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Concat { .. }
+        )
+    };
+    feeds(graph, consumers, id, |op| matches!(op, PrimOp::Conv(_)), is_moving)
+}
+
+/// True for a node of one kind, and for one of another kind that only such nodes read.
+fn feeds(
+    graph: &PrimGraph,
+    consumers: &[Vec<NodeId>],
+    id: NodeId,
+    is_last: fn(&PrimOp) -> bool,
+    is_between: fn(&PrimOp) -> bool,
+) -> bool {
+    let node = graph.node(id);
+    let mut readers = node.outputs.iter().flat_map(|output| &consumers[output.index()]).peekable();
+    is_last(&node.op)
+        || is_between(&node.op)
+            && readers.peek().is_some()
+            && readers.all(|&reader| feeds(graph, consumers, reader, is_last, is_between))
 }
 
 /// Which factors of products [`align_rows`] gives longer rows.

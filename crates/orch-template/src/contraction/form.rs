@@ -2,7 +2,7 @@
 
 use crate::design::CannotLower;
 use orch_compute::block::{BlockProgram, ReduceKind, Stage};
-use orch_compute::expr::{ArgId, Expr, ExprId, StageId, VarId};
+use orch_compute::expr::{ArgId, Expr, ExprId, Exprs, StageId, VarId};
 use orch_compute::simplify::Simplifier;
 use orch_ir::ReduceOp;
 
@@ -82,27 +82,28 @@ impl ContractionForm {
     /// Puts the summed axis along which the first operand is contiguous innermost, so that rows are read, and copied,
     /// in whole vectors. Products may be added up in any order.
     fn order_k(&mut self, block: &BlockProgram) {
-        let mut exprs = block.exprs.clone();
-        let mut simplifier = Simplifier::new();
-        let reads: Vec<(ArgId, Vec<ExprId>)> = (exprs.reachable(&[self.a]).into_iter())
-            .filter_map(|id| match exprs.get(id) {
-                Expr::Read { arg, index, .. } => Some((*arg, index.clone())),
-                _ => None,
-            })
-            .collect();
-        let reads: Vec<ExprId> = (reads.into_iter())
-            .map(|(arg, index)| {
-                let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
-                exprs.linear_index(&index, &strides)
-            })
-            .collect();
-        let mut distance = |var: VarId| {
-            let strides = reads.iter().filter_map(|&offset| simplifier.stride(&mut exprs, offset, var));
-            strides.map(i64::abs).max().unwrap_or(i64::MAX)
-        };
-        let mut keyed: Vec<(i64, VarId)> = self.k.iter().map(|&var| (distance(var), var)).collect();
-        keyed.sort_by_key(|&(distance, _)| std::cmp::Reverse(distance));
-        self.k = keyed.into_iter().map(|(_, var)| var).collect();
+        let mut distances = Distances::of(block, self.a);
+        self.k.sort_by_cached_key(|&var| std::cmp::Reverse(distances.along(var)));
+    }
+
+    /// Puts the axis of an operand's own along which it is contiguous innermost, if it is contiguous along no summed one: the image of a
+    /// gradient of weights, `[n h w, r s c]` with windows `r, s`. Results are then stored with a stride, which is worth it where sums
+    /// are longer than the operands have rows.
+    pub fn with_contiguous_rows(mut self, block: &BlockProgram) -> Self {
+        let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
+        let k = points(&self.k);
+        for (operand, rows) in [(self.a, &mut self.m), (self.b, &mut self.n)] {
+            if rows.len() < 2 || k < points(rows) {
+                continue;
+            }
+            let mut distances = Distances::of(block, operand);
+            if self.k.iter().all(|&var| distances.along(var) != 1)
+                && rows.iter().any(|&var| distances.along(var) == 1)
+            {
+                rows.sort_by_cached_key(|&var| std::cmp::Reverse(distances.along(var)));
+            }
+        }
+        self
     }
 
     /// True if the results are contiguous along an axis of `a`, so that the operands should trade places: vectors
@@ -119,6 +120,40 @@ impl ContractionForm {
             Stage::Reduce { .. } => None,
         });
         innermost.is_some_and(|axis| self.m.contains(&axis)) || (self.n.is_empty() && !self.m.is_empty())
+    }
+}
+
+/// How far apart in memory the elements of an operand lie along its axes.
+struct Distances {
+    exprs: Exprs,
+    simplifier: Simplifier,
+    /// The offsets that the operand reads.
+    offsets: Vec<ExprId>,
+}
+
+impl Distances {
+    fn of(block: &BlockProgram, operand: ExprId) -> Self {
+        let mut exprs = block.exprs.clone();
+        let reads: Vec<(ArgId, Vec<ExprId>)> = (exprs.reachable(&[operand]).into_iter())
+            .filter_map(|id| match exprs.get(id) {
+                Expr::Read { arg, index, .. } => Some((*arg, index.clone())),
+                _ => None,
+            })
+            .collect();
+        let offsets = (reads.into_iter())
+            .map(|(arg, index)| {
+                let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
+                exprs.linear_index(&index, &strides)
+            })
+            .collect();
+        Self { exprs, simplifier: Simplifier::new(), offsets }
+    }
+
+    /// Elements from one value of the axis to the next, the most over all reads; the largest number if they are not evenly apart.
+    fn along(&mut self, var: VarId) -> i64 {
+        let strides =
+            self.offsets.iter().filter_map(|&offset| self.simplifier.stride(&mut self.exprs, offset, var));
+        strides.map(i64::abs).max().unwrap_or(i64::MAX)
     }
 }
 

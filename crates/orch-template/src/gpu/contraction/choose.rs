@@ -6,6 +6,7 @@ use super::schedule::{GpuContractionSchedule, Major};
 use super::space::{WIDE_N, space};
 use super::tma::loads_by_tma;
 use super::unit::MathUnit;
+use crate::CannotLower;
 use crate::contraction::{ContractionForm, GemmShape};
 use crate::gpu::rank::varied;
 use orch_compute::block::{ArgRole, BlockProgram};
@@ -14,14 +15,22 @@ use orch_thread::OperandPrecision;
 use orch_thread::cta::{SWIZZLE_ROW, WARP_GROUP};
 use orch_thread::target::GpuTarget;
 
+/// The contraction of a block program, with rows as GPUs read them.
+///
+/// # Errors
+/// If the program is none.
+pub fn form_of(block: &BlockProgram) -> Result<ContractionForm, CannotLower> {
+    Ok(ContractionForm::of(block)?.with_contiguous_rows(block))
+}
+
 /// True for a contraction of a type that some unit multiplies.
 pub fn is_served(block: &BlockProgram, precision: OperandPrecision) -> bool {
-    ContractionForm::of(block).is_ok_and(|form| MathUnit::of(block, &form, precision).is_some())
+    form_of(block).is_ok_and(|form| MathUnit::of(block, &form, precision).is_some())
 }
 
 /// True for a contraction with one row or one column (GEMV).
 pub fn is_thin(block: &BlockProgram) -> bool {
-    ContractionForm::of(block).is_ok_and(|form| {
+    form_of(block).is_ok_and(|form| {
         let extents = GemmShape::of(block, &form);
         extents.m == 1 || extents.n == 1
     })
@@ -34,7 +43,7 @@ pub fn schedules(
     precision: OperandPrecision,
     limit: usize,
 ) -> Vec<GpuContractionSchedule> {
-    let Ok(form) = ContractionForm::of(block) else { return Vec::new() };
+    let Ok(form) = form_of(block) else { return Vec::new() };
     let Some(unit) = MathUnit::of(block, &form, precision) else { return Vec::new() };
     let is_computed = [form.a, form.b].into_iter().any(|operand| is_computed(block, operand));
     let extents = GemmShape::of(block, &form);

@@ -13,13 +13,13 @@
 //! Products of pixels by a matrix are convolutions with a kernel of 1 x 1.
 
 use super::array::linear_strides;
+use super::choose::form_of;
 use super::emitter::GemmEmitter;
 use super::image::{ConvInput, SpatialDim, StridedImage, at_most_one};
 use super::operand::{GemmOperand, declare_arguments};
 use super::product::added;
 use super::schedule::GpuContractionSchedule;
 use super::unit::MathUnit;
-use crate::contraction::ContractionForm;
 use crate::gpu::cta::{CtaEmitter, stores_of};
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::{BufferId, Expr, ExprId, Exprs, VarId};
@@ -65,7 +65,7 @@ pub struct ConvolutionForm {
 impl ConvolutionForm {
     /// A block program as a convolution; `None` if it is not exactly that.
     pub fn of(block: &BlockProgram, precision: OperandPrecision) -> Option<Self> {
-        let form = ContractionForm::of(block).ok()?;
+        let form = form_of(block).ok()?;
         let unit = MathUnit::of(block, &form, precision)?;
         let is_multiplied = matches!(unit, MathUnit::TensorCore(_) | MathUnit::Fma(DType::F32));
         let axes = form.m.iter().chain(&form.n).chain(&form.k);

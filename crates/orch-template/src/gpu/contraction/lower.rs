@@ -1,5 +1,6 @@
 //! From a contraction to a thread program: arguments, main loop, epilogue.
 
+use super::choose::form_of;
 use super::emitter::GemmEmitter;
 use super::operand::declare_arguments;
 use super::schedule::{ACC_PADDING, GpuContractionSchedule};
@@ -7,7 +8,6 @@ use super::tiles::OperandTiles;
 use super::tma::TmaOperand;
 use super::unit::MathUnit;
 use crate::CannotLower;
-use crate::contraction::ContractionForm;
 use crate::gpu::cta::ProgramEmitter;
 use orch_compute::block::BlockProgram;
 use orch_thread::OperandPrecision;
@@ -23,7 +23,7 @@ pub fn lower(
     schedule: &GpuContractionSchedule,
     precision: OperandPrecision,
 ) -> Result<Kernel, CannotLower> {
-    let form = ContractionForm::of(block)?;
+    let form = form_of(block)?;
     let unit = MathUnit::of(block, &form, precision)
         .ok_or(CannotLower::NotThisTemplate("nothing multiplies this type"))?;
     let mut emitter = GemmEmitter::new(block, form, unit, *schedule);

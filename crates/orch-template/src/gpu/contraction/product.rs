@@ -6,11 +6,12 @@
 //! no such product.
 
 use super::array::{MatrixStrides, StridedOperand, SymbolicPoint};
+use super::choose::form_of;
 use super::emitter::GemmEmitter;
 use super::operand::declare_arguments;
 use super::schedule::GpuContractionSchedule;
 use super::unit::MathUnit;
-use crate::contraction::{ContractionForm, GemmShape};
+use crate::contraction::GemmShape;
 use crate::gpu::cta::stores_of;
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::{BufferId, Expr, ExprId};
@@ -72,7 +73,7 @@ pub enum StorageOrder {
 impl MatrixProductForm {
     /// A block program as a product of matrices; `None` if it is not exactly that.
     pub fn of(block: &BlockProgram, precision: OperandPrecision) -> Option<Self> {
-        let form = ContractionForm::of(block).ok()?;
+        let form = form_of(block).ok()?;
         let unit = MathUnit::of(block, &form, precision)?;
         let is_tf32 = unit == MathUnit::TensorCore(MmaType::Tf32);
         let is_multiplied = matches!(unit, MathUnit::TensorCore(_) | MathUnit::Fma(DType::F32));

@@ -6,7 +6,7 @@ use orch_ir::DType;
 use orch_template::contraction::{ContractionForm, GemmShape};
 use orch_template::gpu;
 use orch_template::gpu::attention::AttentionForm;
-use orch_template::gpu::contraction::access_bytes;
+use orch_template::gpu::contraction::{access_bytes, form_of};
 use orch_thread::OperandPrecision;
 use orch_tune::gpu::{ArithmeticUnit, AttentionCost, GemmCost, GpuKernelCost};
 
@@ -31,7 +31,7 @@ pub fn facts(block: &BlockProgram, operands: OperandPrecision) -> GpuKernelCost 
             ArgRole::Constant => facts.constant_bytes += (arg.shape.elems().min(reads) * size) as u64,
         }
     }
-    facts.product = ContractionForm::of(block).ok().map(|form| product(block, &form, operands));
+    facts.product = form_of(block).ok().map(|form| product(block, &form, operands));
     facts.attention = AttentionForm::of(block).ok().map(|form| attention(block, &form));
     if facts.product.is_none() && facts.attention.is_none() {
         facts.unused_bytes = gpu::unused_bytes(block) as u64;
