@@ -90,8 +90,14 @@ pub(super) fn natural_major(block: &BlockProgram, form: &ContractionForm, unit: 
             return Major::K;
         }
         let reads = operand.reads();
+        // Long runs first: images of gradients of weights have runs of channels along their rows, but no one stride.
         let [along_rows, along_k] = operand.coordinates.map(|coordinate| {
-            reads.iter().filter(|&&(_, offset)| operand.stride(offset, coordinate) == Some(1)).count()
+            let runs = reads.iter().map(|&(arg, offset)| {
+                operand.run(offset, coordinate, WIDEST_BYTES / block.arg(arg).dtype.size_bytes())
+            });
+            let shortest = runs.min();
+            let is_even = |&&(_, offset): &&(ArgId, ExprId)| operand.stride(offset, coordinate) == Some(1);
+            (shortest, reads.iter().filter(is_even).count())
         });
         if along_rows > along_k { Major::Mn } else { Major::K }
     })
