@@ -427,6 +427,7 @@ mod tests {
                 constant_bytes,
                 read_bytes,
                 written_bytes,
+                unused_bytes: 0,
                 attention: (kind == 1).then_some(AttentionCost {
                     ctas: batch,
                     cta_bytes: (m + n) * 128,
