@@ -17,6 +17,7 @@ mod operands;
 pub mod passes;
 pub mod program;
 pub mod random;
+pub mod shares;
 mod swizzle;
 pub mod target;
 pub mod text;
