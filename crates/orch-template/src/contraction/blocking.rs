@@ -7,6 +7,7 @@ use super::pack_cost::RowOrder;
 use super::schedule::CpuContractionSchedule;
 use super::staging::Staging;
 use super::window::WindowSize;
+use crate::balance::{EVEN_FOR, sharing_cost};
 use orch_thread::amx::MAX_TILE_ROWS;
 use orch_thread::target::CpuTarget;
 
@@ -469,14 +470,8 @@ const MIN_TASK_MULTIPLY_ADDS: usize = 1 << 17;
 /// Work items, at most, of a product of usual size: so many even out among as many threads as machines have.
 const MOST_TASKS: usize = 256;
 
-/// Numbers of threads for which work items should be even.
-const EVEN_FOR: [usize; 4] = [4, 8, 16, 32];
-
 /// Share of the modelled time that is taken to be shared among threads, in the choice of a register tile.
 const BALANCE_WEIGHT: f64 = 0.15;
-
-/// Work items by which threads that start late, or are slower than others, are apart at the end.
-const UNEVEN_TASKS: f64 = 0.25;
 
 /// Imbalance, at most, that counts in the choice of a register tile: time alone on a core counts more.
 const MOST_IMBALANCE: f64 = 0.5;
@@ -486,19 +481,6 @@ const PANELS_SHARE: f64 = 0.375;
 
 /// What that order may cost in [`TileGrid::cost`]: storing results in the order of their addresses saves about as much.
 const ROWS_OUTER_GAIN: f64 = 0.03;
-
-/// Modelled cost of each work item, as a share of the product.
-const TASK_COST: f64 = 1e-4;
-
-/// How many times as long as an even share the largest share is, a mean over numbers of threads, if there are so many work items, the
-/// largest of which are such a part of all work, and threads are so many of them apart at the end.
-fn mean_imbalance(tasks: usize, largest: f64, uneven_tasks: f64) -> f64 {
-    let of = |threads: &usize| {
-        let rounds = tasks.div_ceil(*threads) as f64 + uneven_tasks;
-        (rounds * largest).min(1.0) * *threads as f64
-    };
-    EVEN_FOR.iter().map(of).map(|times| times.max(1.0)).sum::<f64>() / EVEN_FOR.len() as f64
-}
 
 /// The work of a register tile of so many rows and columns, in multiply-adds: a skinny GEMM waits for its panels, and results are stored.
 fn tile_work((rows, width): (usize, usize), k: usize) -> usize {
@@ -549,7 +531,7 @@ impl TileGrid {
         let Self { others, strips, panels } = *self;
         let tasks = others * strips.div_ceil(cut.strips) * panels.div_ceil(cut.panels);
         let largest = (cut.strips * cut.panels) as f64 / (others * strips * panels) as f64;
-        mean_imbalance(tasks, largest, UNEVEN_TASKS) + TASK_COST * tasks as f64
+        sharing_cost(tasks, largest)
     }
 }
 
