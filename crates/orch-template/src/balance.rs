@@ -7,7 +7,7 @@ pub(crate) const EVEN_FOR: [usize; 4] = [4, 8, 16, 32];
 pub(crate) const TASK_COST: f64 = 1e-4;
 
 /// Work items by which threads that start late, or are slower than others, are apart at the end.
-const UNEVEN_TASKS: f64 = 0.25;
+pub(crate) const UNEVEN_TASKS: f64 = 0.25;
 
 /// How many times as long as an even share the largest share is, a mean over numbers of threads, with what handing work items out costs,
 /// if there are so many, the largest of which are such a part of all work.
