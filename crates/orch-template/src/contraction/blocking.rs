@@ -581,7 +581,8 @@ impl PackedRows<'_> {
         counts.retain(|&of_block| {
             let packed = strips.div_ceil(of_block) * self.elems(of_block);
             let is_once = packed as f64 <= MOST_OVERLAP * self.elems(strips) as f64;
-            is_once && of_block >= least_strips && strips.div_ceil(of_block) <= MOST_TASKS
+            let is_enough = of_block * panels * self.tile_work >= MIN_TASK_MULTIPLY_ADDS;
+            is_once && is_enough && of_block >= least_strips && strips.div_ceil(of_block) <= MOST_TASKS
         });
         counts.dedup();
         let all = [strips.div_ceil(least_blocks.max(1))].into_iter().chain(counts);
