@@ -4,9 +4,9 @@
 //! the equation, its guards, how far results may differ, and where it comes from; they are listed in [`rules::ALL`],
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
-//! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`] and
-//! [`phase_convolutions`] as far as a target wants, [`merge_products`], [`stage_inputs`], [`patch_products`] and [`align_rows`] for
-//! GPUs. [`unmerge_products`] shows merged products as single ones.
+//! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`],
+//! [`split_long_reductions`] and [`phase_convolutions`] as far as a target wants, [`merge_products`], [`stage_inputs`],
+//! [`patch_products`] and [`align_rows`] for GPUs. [`unmerge_products`] shows merged products as single ones.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!
@@ -22,6 +22,7 @@ mod facts;
 mod field;
 mod finish;
 mod fold;
+mod long_reductions;
 mod narrow;
 mod normalize;
 mod options;
@@ -40,6 +41,7 @@ mod wide;
 pub use egraph::rules as graph_rules;
 pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
 pub use expand::{ExpandLimits, SplitLimits, expand_routines};
+pub use long_reductions::{LongReductions, split_long_reductions};
 pub use narrow::{NarrowReport, narrow_contractions};
 pub use options::{Numerics, RewriteOptions};
 pub use patches::patch_products;

@@ -1,5 +1,6 @@
 //! Schedule templates: each lowers the block programs of one structure to thread programs.
 
+mod balance;
 mod bind;
 pub mod contraction;
 pub mod cumulative;

@@ -30,6 +30,23 @@ pub fn count(program: &ThreadProgram) -> InstructionCounts {
     counter.body(&program.body).times(program.tasks as f64)
 }
 
+/// What a statement takes, without those nested in it: its instructions by their usual times.
+pub(crate) fn instructions(exprs: &Exprs, stmt: &Stmt) -> f64 {
+    /// Half of the accesses run beside arithmetic.
+    const ACCESS: f64 = 0.5;
+    const DIVISION: f64 = 8.0;
+    const FUNCTION: f64 = 16.0;
+    let stored = match stmt {
+        Stmt::Store { offset, .. } => 2.0 * exprs.lanes(*offset) as f64,
+        _ => 0.0,
+    };
+    let counts = Counter { exprs }.exprs(&stmt.operands());
+    counts.simple
+        + ACCESS * (counts.accesses + stored)
+        + DIVISION * counts.divisions
+        + FUNCTION * counts.functions
+}
+
 /// Iterations of a loop; the most that the declared range allows where bounds are not constant.
 pub(crate) fn trips(exprs: &Exprs, var: VarId, start: ExprId, end: ExprId, step: i64) -> f64 {
     let constant = |id| match exprs.get(id) {

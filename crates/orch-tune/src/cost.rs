@@ -182,10 +182,16 @@ impl KernelFacts {
         (vector / self.efficiency.clamp(1e-3, 1.0) + scalar) * GIGA_TO_US
     }
 
-    /// How often so many threads pack an element: where the share of one ends within a block, the next one packs that block again.
+    /// How often so many threads pack an element: each packs the blocks that it has tasks of.
     fn packed_times(&self, threads: u64) -> f64 {
-        let blocks = self.packed_blocks.max(1);
-        (blocks + threads - 1) as f64 / blocks as f64
+        let (tasks, blocks) = (self.tasks.max(1), self.packed_blocks.max(1));
+        let of_block = tasks.div_ceil(blocks);
+        let start = |thread: u64| (u128::from(thread) * u128::from(tasks) / u128::from(threads)) as u64;
+        let blocks_of = |thread: u64| match (start(thread), start(thread + 1)) {
+            (first, past) if first == past => 0,
+            (first, past) => (past - 1) / of_block + 1 - first / of_block,
+        };
+        (0..threads).map(blocks_of).sum::<u64>() as f64 / blocks as f64
     }
 
     /// Time to move data: what the busiest core takes, or what the memory takes for all.

@@ -7,6 +7,7 @@ use super::pack_cost::RowOrder;
 use super::schedule::CpuContractionSchedule;
 use super::staging::Staging;
 use super::window::WindowSize;
+use crate::balance::{EVEN_FOR, TASK_COST, UNEVEN_TASKS, sharing_cost};
 use orch_thread::amx::MAX_TILE_ROWS;
 use orch_thread::target::CpuTarget;
 
@@ -144,12 +145,17 @@ const MOST_BLOCK_ROWS: usize = 256;
 /// Rows of a work item that walks K in blocks, at least, so that a part of a panel serves several row tiles.
 const MIN_BLOCKED_ROWS: usize = 24;
 
-/// Blocks of rows that are packed, at most, where a cache would hold more rows at a time: panels pass by for each block.
-const MOST_PACKED_BLOCKS: usize = 8;
+/// Slots of a multiply-add unit in which a vector that is packed is loaded from beyond the L1, and stored.
+const PACKED_VECTOR_SLOTS: f64 = 16.0;
 
-/// Rows of a block that is packed, at most, where there are fewer than fill a cache: panels meet all of them before the next ones, and
-/// threads that work on one block pack it each.
-const PACKED_ROWS: usize = 64;
+/// Multiply-adds that a unit could do while one vector of a panel comes from the L3.
+const FAR_VECTOR_SLOTS: f64 = 12.0;
+
+/// Elements that one thread packs, at most, over those that there are, where blocks of rows overlap and a cache wants no smaller ones.
+const MOST_OVERLAP: f64 = 1.3;
+
+/// Numbers of blocks of rows that are packed which are tried, beside the least: those that even out among usual numbers of threads.
+const PACKED_BLOCKS: [usize; 9] = [4, 8, 16, 24, 32, 48, 64, 96, 128];
 
 /// Most rows of a work item in scratch where rows are the inner coordinate: neighbours along K stay within a page or two.
 const MOST_INNER_ROWS: usize = 384;
@@ -235,22 +241,25 @@ impl CpuContractionSchedule {
             _ => cache_rows,
         };
         let strips = tile.strips(m);
-        let is_packed = staging.rows.is_some() && lines.is_none();
-        let blocks = match (is_packed, staging.window, staging.panels) {
-            (_, Some(window), _) => strips.div_ceil(tile.strips_of_window(window, target)),
-            (true, None, false) => {
-                let even = m.div_ceil(PACKED_ROWS).min(MOST_PACKED_BLOCKS);
-                strips.div_ceil((cache_rows / rows).max(1)).max(even)
-            }
-            (true, None, true) | (false, None, false) => strips.div_ceil((cache_rows / rows).max(1)),
-            // A panel is packed for all rows that it meets.
-            (false, None, true) => 1,
+        let is_packed = staging.packs_rows(lines.is_some());
+        // A panel is packed for all rows that it meets.
+        let blocks = match (staging.window, staging.panels) {
+            (Some(window), _) => strips.div_ceil(tile.strips_of_window(window, target)),
+            (None, true) if !is_packed => 1,
+            (None, _) => strips.div_ceil((cache_rows / rows).max(1)),
         };
+        let tile_work = tile_work((rows, vectors * lanes), k, staging);
         let block_strips = strips.div_ceil(blocks.max(1));
+        let packed = PackedRows { extents, staging, tile, lanes, target, tile_work };
+        let (block_strips, cut) = match is_packed && !staging.panels {
+            true => packed.cut(blocks, 1),
+            false => {
+                let others = batch * strips.div_ceil(block_strips);
+                let tiles = TileGrid { others, strips: block_strips, panels };
+                (block_strips, tiles.cut(tile_work, if staging.panels { block_strips } else { 1 }))
+            }
+        };
         let tiles = TileGrid { others: batch * strips.div_ceil(block_strips), strips: block_strips, panels };
-        let tile_work = tile_work((rows, vectors * lanes), k);
-        let least_strips = if staging.panels { block_strips } else { 1 };
-        let cut = tiles.cut(tile_work, least_strips);
         let all_panels = tiles.cut_strips(tile_work).filter(|all| {
             let width = vectors * lanes;
             // Others are copied panel by panel.
@@ -289,7 +298,7 @@ impl CpuContractionSchedule {
             let panels = n.div_ceil(width).max(1);
             let strips = tile.strips(m);
             let tiles = TileGrid { others: batch, strips, panels };
-            let cut = tiles.cut(tile_work((rows, width), k), strips);
+            let cut = tiles.cut(tile_work((rows, width), k, staging), strips);
             let block_panels = cut.panels.max(STREAMED_COLUMNS.div_ceil(width)).min(panels);
             let block_rows = strips * rows;
             let block_k = STREAMED_TERMS;
@@ -325,8 +334,19 @@ impl CpuContractionSchedule {
             return None;
         }
         let panels = n.div_ceil(width).max(1);
-        let tiles = TileGrid { others: batch * strips.div_ceil(block_strips), strips: block_strips, panels };
-        let cut = tiles.cut(tile_work((rows, width), k), MIN_BLOCKED_ROWS.div_ceil(rows).min(block_strips));
+        let tile_work = tile_work((rows, width), k, staging);
+        let least_strips = MIN_BLOCKED_ROWS.div_ceil(rows);
+        let (block_strips, cut) = match staging.packs_rows(lines.is_some()) {
+            true => {
+                let packed = PackedRows { extents, staging, tile, lanes, target, tile_work };
+                packed.cut(strips.div_ceil(block_strips), least_strips)
+            }
+            false => {
+                let others = batch * strips.div_ceil(block_strips);
+                let tiles = TileGrid { others, strips: block_strips, panels };
+                (block_strips, tiles.cut(tile_work, least_strips.min(block_strips)))
+            }
+        };
         let room = (target.l2_bytes / 4 / (cut.strips * rows * width * elem_bytes)).max(1);
         Some(Self {
             rows,
@@ -340,26 +360,29 @@ impl CpuContractionSchedule {
         })
     }
 
-    /// Slots of a multiply-add unit that the packing of rows takes, a mean over numbers of threads: threads pack a block each that they
-    /// have work items of.
+    /// Slots of a multiply-add unit that the packing of rows takes, in part a mean over numbers of threads: threads pack a block each that
+    /// they have work items of.
     fn packing_slots(&self, extents: GemmShape, staging: Staging, lanes: usize) -> f64 {
-        /// A vector is loaded from beyond the L1, and stored.
-        const VECTOR_SLOTS: f64 = 16.0;
         let elems = match (self.line_rows, staging.window, staging.rows) {
             (None, Some(window), _) => window.elems_of(extents.m),
             (None, None, Some(_)) => extents.m * extents.k,
             (Some(_), ..) | (None, None, None) => return 0.0,
         };
-        let blocks = self.grid(extents, lanes).row_blocks as f64;
-        let more = EVEN_FOR.iter().map(|&threads| (threads - 1) as f64 / blocks).sum::<f64>()
-            / EVEN_FOR.len() as f64;
-        (extents.batch * elems) as f64 / lanes as f64 * VECTOR_SLOTS * (1.0 + BALANCE_WEIGHT * more)
+        let grid = self.grid(extents, lanes);
+        let blocks = extents.batch * grid.row_blocks;
+        let more = |&threads: &usize| {
+            let most = most_blocks(blocks, grid.tasks_of_block(), threads);
+            most as f64 * threads as f64 / blocks as f64 - 1.0
+        };
+        let more = EVEN_FOR.iter().map(more).sum::<f64>() / EVEN_FOR.len() as f64;
+        (extents.batch * elems) as f64 / lanes as f64 * PACKED_VECTOR_SLOTS * (1.0 + BALANCE_WEIGHT * more)
     }
 
     /// How much longer than an even share the largest share of work items is, a mean over numbers of threads; 0 for products that
     /// are too small for many threads.
     fn imbalance(&self, extents: GemmShape, lanes: usize) -> f64 {
-        let multiply_adds = extents.batch * extents.m * extents.n * extents.k;
+        let rows = extents.m.max(ROWS_OF_A_PANEL);
+        let multiply_adds = extents.batch * rows * extents.n * extents.k;
         let size = (multiply_adds as f64 / (EVEN_FOR[2] * MIN_TASK_MULTIPLY_ADDS) as f64).min(1.0);
         let shares = self.largest_shares(extents, lanes, &EVEN_FOR);
         let imbalance = shares.iter().sum::<f64>() / shares.len() as f64 - 1.0;
@@ -469,14 +492,8 @@ const MIN_TASK_MULTIPLY_ADDS: usize = 1 << 17;
 /// Work items, at most, of a product of usual size: so many even out among as many threads as machines have.
 const MOST_TASKS: usize = 256;
 
-/// Numbers of threads for which work items should be even.
-const EVEN_FOR: [usize; 4] = [4, 8, 16, 32];
-
 /// Share of the modelled time that is taken to be shared among threads, in the choice of a register tile.
 const BALANCE_WEIGHT: f64 = 0.15;
-
-/// Work items by which threads that start late, or are slower than others, are apart at the end.
-const UNEVEN_TASKS: f64 = 0.25;
 
 /// Imbalance, at most, that counts in the choice of a register tile: time alone on a core counts more.
 const MOST_IMBALANCE: f64 = 0.5;
@@ -487,24 +504,14 @@ const PANELS_SHARE: f64 = 0.375;
 /// What that order may cost in [`TileGrid::cost`]: storing results in the order of their addresses saves about as much.
 const ROWS_OUTER_GAIN: f64 = 0.03;
 
-/// Modelled cost of each work item, as a share of the product.
-const TASK_COST: f64 = 1e-4;
+/// Rows that a register tile takes as long as at least: a skinny GEMM waits for its panels.
+const ROWS_OF_A_PANEL: usize = 8;
 
-/// How many times as long as an even share the largest share is, a mean over numbers of threads, if there are so many work items, the
-/// largest of which are such a part of all work, and threads are so many of them apart at the end.
-fn mean_imbalance(tasks: usize, largest: f64, uneven_tasks: f64) -> f64 {
-    let of = |threads: &usize| {
-        let rounds = tasks.div_ceil(*threads) as f64 + uneven_tasks;
-        (rounds * largest).min(1.0) * *threads as f64
-    };
-    EVEN_FOR.iter().map(of).map(|times| times.max(1.0)).sum::<f64>() / EVEN_FOR.len() as f64
-}
-
-/// The work of a register tile of so many rows and columns, in multiply-adds: a skinny GEMM waits for its panels, and results are stored.
-fn tile_work((rows, width): (usize, usize), k: usize) -> usize {
-    const ROWS_OF_A_PANEL: usize = 8;
+/// The work of a register tile of so many rows and columns, in multiply-adds: panels are read, or packed, and results are stored.
+fn tile_work((rows, width): (usize, usize), k: usize, staging: Staging) -> usize {
     const OF_A_RESULT: usize = 32;
-    width * (k * rows.max(ROWS_OF_A_PANEL) + rows * OF_A_RESULT)
+    let panel_rows = if staging.panels { PACKED_VECTOR_SLOTS as usize } else { 0 };
+    width * (k * (panel_rows + rows.max(ROWS_OF_A_PANEL)) + rows * OF_A_RESULT)
 }
 
 /// Register tiles that are cut into work items: `strips` by `panels` of them, `others` times.
@@ -549,8 +556,92 @@ impl TileGrid {
         let Self { others, strips, panels } = *self;
         let tasks = others * strips.div_ceil(cut.strips) * panels.div_ceil(cut.panels);
         let largest = (cut.strips * cut.panels) as f64 / (others * strips * panels) as f64;
-        mean_imbalance(tasks, largest, UNEVEN_TASKS) + TASK_COST * tasks as f64
+        sharing_cost(tasks, largest)
     }
+}
+
+/// The rows of a product that packs them: threads pack each block that they have work items of.
+struct PackedRows<'a> {
+    extents: GemmShape,
+    staging: Staging,
+    tile: TileShape,
+    lanes: usize,
+    target: &'a CpuTarget,
+    /// Multiply-adds of a register tile.
+    tile_work: usize,
+}
+
+impl PackedRows<'_> {
+    /// Register tiles below one another of a block, and of a work item's tiles at least so many, if a cache wants at least so many blocks.
+    fn cut(&self, least_blocks: usize, least_strips: usize) -> (usize, TaskTiles) {
+        let strips = self.tile.strips(self.extents.m);
+        let panels = self.extents.n.div_ceil(self.tile.vectors * self.lanes).max(1);
+        let more = PACKED_BLOCKS.into_iter().chain([strips]).filter(|&blocks| blocks > least_blocks);
+        let mut counts: Vec<usize> = more.map(|blocks| strips.div_ceil(blocks)).collect();
+        counts.retain(|&of_block| {
+            let packed = strips.div_ceil(of_block) * self.elems(of_block);
+            let is_once = packed as f64 <= MOST_OVERLAP * self.elems(strips) as f64;
+            let is_enough = of_block * panels * self.tile_work >= MIN_TASK_MULTIPLY_ADDS;
+            is_once && is_enough && of_block >= least_strips && strips.div_ceil(of_block) <= MOST_TASKS
+        });
+        counts.dedup();
+        let all = [strips.div_ceil(least_blocks.max(1))].into_iter().chain(counts);
+        let cuts = all.flat_map(|of_block| {
+            let others = self.extents.batch * strips.div_ceil(of_block);
+            let tiles = TileGrid { others, strips: of_block, panels };
+            let even = tiles.cut(self.tile_work, least_strips.min(of_block));
+            let whole = TaskTiles { strips: of_block, panels };
+            [even, whole].map(|cut| (of_block, cut))
+        });
+        let ranked = cuts.map(|(of_block, cut)| (self.cost(of_block, &cut), (of_block, cut)));
+        let best = ranked.min_by(|a, b| a.0.total_cmp(&b.0));
+        best.map_or((strips, TaskTiles { strips, panels }), |(_, best)| best)
+    }
+
+    /// Elements of a block of so many register tiles below one another.
+    fn elems(&self, of_block: usize) -> usize {
+        let rows = (of_block * self.tile.rows).min(self.extents.m);
+        self.staging.window.map_or(rows * self.extents.k, |window| window.elems_of(rows))
+    }
+
+    /// How long such blocks and work items are modelled to take in multiples of the multiply-adds, in equal parts on one thread and, in
+    /// multiples of an even share, a mean over numbers of threads.
+    fn cost(&self, of_block: usize, cut: &TaskTiles) -> f64 {
+        let GemmShape { batch, m, n, k } = self.extents;
+        let TileShape { rows, vectors, .. } = self.tile;
+        let (strips, panels) = (self.tile.strips(m), n.div_ceil(vectors * self.lanes).max(1));
+        let blocks = batch * strips.div_ceil(of_block);
+        let tasks_of_block = of_block.div_ceil(cut.strips) * panels.div_ceil(cut.panels);
+        let multiply_adds = (batch * m * n.div_ceil(self.lanes) * k) as f64;
+        // Panels that do not stay in the L2 come from the L3 for each block, which the first of its row tiles hides in part.
+        let panel_bytes = k * n * self.target.vector_bytes / self.lanes;
+        let is_far = panel_bytes as f64 > self.target.l2_bytes as f64 * PANELS_SHARE;
+        let exposed = if is_far { (FAR_VECTOR_SLOTS - rows as f64).max(0.0) } else { 0.0 };
+        let work = 1.0 + exposed / (of_block * rows).min(m) as f64;
+        let elems =
+            self.staging.window.map_or(of_block * rows * k, |window| window.elems_of(of_block * rows));
+        let packing = elems as f64 / self.lanes as f64 * PACKED_VECTOR_SLOTS / multiply_adds;
+        let largest = (cut.strips * cut.panels) as f64 / (batch * strips * panels) as f64;
+        let shared = |&threads: &usize| {
+            let own = ((blocks * tasks_of_block).div_ceil(threads) as f64 + UNEVEN_TASKS) * largest;
+            let packed = most_blocks(blocks, tasks_of_block, threads) as f64 * packing;
+            ((own.min(1.0) * work + packed) * threads as f64).max(work + packing * blocks as f64)
+        };
+        let shared = EVEN_FOR.iter().map(shared).sum::<f64>() / EVEN_FOR.len() as f64;
+        let alone = work + packing * blocks as f64;
+        0.5 * alone + 0.5 * shared + TASK_COST * (blocks * tasks_of_block) as f64
+    }
+}
+
+/// The most blocks that one of so many threads has work items of, where each has a contiguous part of them.
+fn most_blocks(blocks: usize, tasks_of_block: usize, threads: usize) -> usize {
+    let tasks = blocks * tasks_of_block;
+    let start = |thread: usize| thread * tasks / threads;
+    let of = |thread: usize| match (start(thread), start(thread + 1)) {
+        (first, past) if first == past => 0,
+        (first, past) => (past - 1) / tasks_of_block + 1 - first / tasks_of_block,
+    };
+    (0..threads).map(of).max().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -31,6 +31,11 @@ pub struct Staging {
 }
 
 impl Staging {
+    /// Whether work items pack their rows, in a schedule that reads lines where they lie or not.
+    pub(super) fn packs_rows(&self, is_in_lines: bool) -> bool {
+        !is_in_lines && (self.rows.is_some() || self.window.is_some())
+    }
+
     /// Whether so many rows that are read at a time do not stay in the L1, because their places in it
     /// are the same: lines this many bytes apart share as many places as it has ways.
     pub(super) fn rows_collide(&self, rows: usize, target: &CpuTarget) -> bool {

@@ -197,34 +197,37 @@ impl NestEmitter<'_> {
     /// The body of a work item.
     fn work_item(&mut self) -> Vec<Stmt> {
         let loops = self.plan.loops();
-        let (work_item_axes, chunk) = (self.plan.work_item_axes, self.plan.chunk);
+        let points = self.plan.work_item_points.clone();
         let counts = self.plan.work_item_extents();
         let item = self.nest.program.set_tasks(counts.iter().product());
         let exprs = &mut self.nest.program.exprs;
         let item = exprs.var(item);
-        // [distributed axes, chunk]
+        // [distributed axes]
         let indices = exprs.unflatten(item, &counts);
 
         let mut body = Vec::new();
         let mut point = IterationPoint::default();
-        for ((axis, _), &index) in loops[..work_item_axes].iter().zip(&indices) {
-            let value = self.nest.simplify(index);
-            if axis.extent == 1 {
-                let zero = self.nest.program.exprs.index(0);
-                point = point.with(axis.var, zero);
-            } else {
-                body.push(Stmt::Let(axis.var, value));
-            }
-        }
         let mut spans = Vec::new();
-        for (position, (axis, granularity)) in loops.iter().enumerate().skip(work_item_axes) {
-            let exprs = &mut self.nest.program.exprs;
-            let whole = LoopBounds { start: exprs.index(0), end: exprs.index(axis.extent as i64) };
-            let is_chunk = position == work_item_axes && chunk.is_some();
-            let bounds = match chunk {
-                Some(chunk) if is_chunk => self.chunk_bounds(&mut body, indices[work_item_axes], axis, chunk),
-                _ => whole,
+        for (position, (axis, granularity)) in loops.iter().enumerate() {
+            let of_item = points.get(position).copied();
+            if of_item == Some(1) {
+                let value = self.nest.simplify(indices[position]);
+                if axis.extent == 1 {
+                    let zero = self.nest.program.exprs.index(0);
+                    point = point.with(axis.var, zero);
+                } else {
+                    body.push(Stmt::Let(axis.var, value));
+                }
+                continue;
+            }
+            let bounds = match of_item {
+                Some(chunk) => self.chunk_bounds(&mut body, indices[position], axis, chunk),
+                None => {
+                    let exprs = &mut self.nest.program.exprs;
+                    LoopBounds { start: exprs.index(0), end: exprs.index(axis.extent as i64) }
+                }
             };
+            let is_chunk = of_item.is_some();
             let pieces = self.pieces(axis, if is_chunk { *granularity } else { 1 });
             spans.push(AxisSpan { axis: axis.clone(), bounds, granularity: *granularity, is_chunk, pieces });
         }
@@ -265,7 +268,9 @@ impl NestEmitter<'_> {
     fn outer_loops(&mut self, spans: &[AxisSpan], points: Vec<IterationPoint>) -> Vec<Stmt> {
         let Some((span, inner)) = spans.split_first() else { return self.stages_at(points) };
         if self.plan.tiling.as_ref().is_some_and(|tiling| tiling.source == span.axis) {
-            return points.iter().flat_map(|point| self.tile_loops(span.bounds, point)).collect();
+            let Some(vector) = inner.first() else { return Vec::new() };
+            let bounds = (span.bounds, vector.bounds);
+            return points.iter().flat_map(|point| self.tile_loops(bounds, point)).collect();
         }
         if span.granularity == span.axis.extent && span.granularity > 1 && !self.is_vector(span) {
             let values =

@@ -5,8 +5,9 @@ use super::cost::NestCost;
 use super::flat::{Nest, StageWork};
 use super::shared::{SharedValue, costs_more_than_scratch, shared_values};
 use super::tiling::Tiling;
+use crate::balance::sharing_cost;
 use orch_compute::block::Axis;
-use orch_compute::expr::VarId;
+use orch_compute::expr::{Expr, ExprId, VarId};
 use std::fmt;
 
 /// How a loop nest is run.
@@ -56,6 +57,9 @@ const MAX_WORK_ITEMS: usize = 4096;
 /// Number of work items from which on no further axis is distributed over them.
 const ENOUGH_WORK_ITEMS: usize = 64;
 
+/// What a core moves between the L2 and what is beyond it.
+const BYTES_PER_CYCLE: f64 = 8.0;
+
 /// Most accumulator updates in an unrolled reduction: its length times the points computed together, a vector counted
 /// as one update.
 pub(crate) const MAX_UNROLLED_UPDATES: usize = 32;
@@ -79,11 +83,9 @@ pub(crate) struct NestPlan {
     pub tiling: Option<Tiling>,
     /// Values that stages save for later ones.
     pub shared: Vec<SharedValue>,
-    /// How many of the [loops](NestPlan::loops), from the outermost one, are distributed over work items point by
-    /// point.
-    pub work_item_axes: usize,
-    /// Points of the next loop's axis in a work item's chunk, if that axis is distributed too.
-    pub chunk: Option<usize>,
+    /// Points that a work item has of the axis of each of the [loops](NestPlan::loops) that are distributed over work items, from the
+    /// outermost one.
+    pub work_item_points: Vec<usize>,
 }
 
 /// What the lanes of vectors are.
@@ -136,8 +138,7 @@ impl NestPlan {
             block: None,
             tiling: None,
             shared: Vec::new(),
-            work_item_axes: 0,
-            chunk: None,
+            work_item_points: Vec::new(),
         }
     }
 
@@ -170,8 +171,7 @@ impl NestPlan {
             block,
             tiling,
             shared,
-            work_item_axes: 0,
-            chunk: None,
+            work_item_points: Vec::new(),
         };
         plan.split_work_items(nest, schedule.work_item_cycles);
         plan
@@ -207,7 +207,8 @@ impl NestPlan {
         let mut loops: Vec<(Axis, usize)> =
             self.outer.iter().map(|axis| (axis.clone(), granularity(axis))).collect();
         if let (Some(axis), true) = (&self.vector, self.vector_is_outer) {
-            loops.push((axis.clone(), self.lanes * self.vectors));
+            let tile = self.tiling.as_ref().map(|tiling| tiling.vector_tile);
+            loops.push((axis.clone(), tile.unwrap_or(self.lanes * self.vectors)));
         }
         loops
     }
@@ -215,21 +216,21 @@ impl NestPlan {
     /// Extents of the work items along the axes that are distributed over them, outermost first: their product is the number of work items.
     pub fn work_item_extents(&self) -> Vec<usize> {
         let loops = self.loops();
-        let (whole, others) = loops.split_at(self.work_item_axes);
-        let chunks = self.chunk.zip(others.first()).map(|(chunk, (axis, _))| axis.extent.div_ceil(chunk));
-        whole.iter().map(|(axis, _)| axis.extent).chain(chunks).collect()
+        loops
+            .iter()
+            .zip(&self.work_item_points)
+            .map(|((axis, _), points)| axis.extent.div_ceil(*points))
+            .collect()
     }
 
-    /// Distributes outer axes over work items, outermost first, until a work item has about `work_item_cycles`.
+    /// Distributes outer axes over work items, outermost first, until a work item has about `work_item_cycles`, or less where that makes
+    /// them more even.
     fn split_work_items(&mut self, nest: &mut Nest, work_item_cycles: usize) {
         let vector = self.vector.as_ref().map(|axis| (axis.var, self.lanes));
-        let cycles = NestCost::of(nest, vector).cycles;
+        let cycles = NestCost::of(nest, vector).cycles.max(moved_bytes(nest) as f64 / BYTES_PER_CYCLE);
         let wanted = ((cycles / work_item_cycles as f64) as usize).clamp(1, MAX_WORK_ITEMS);
         let mut items = 1;
         for (axis, granularity) in self.loops() {
-            if self.tiling.is_some() && self.vector.as_ref() == Some(&axis) {
-                return;
-            }
             let needed = wanted.div_ceil(items);
             if needed <= 1 || items >= ENOUGH_WORK_ITEMS {
                 return;
@@ -237,17 +238,43 @@ impl NestPlan {
             // Iterations of the loop over this axis.
             let units = axis.extent.div_ceil(granularity).max(1);
             if units > needed {
-                self.chunk = Some(units.div_ceil(needed) * granularity);
+                let most = units.div_ceil(needed);
+                let cost = |of_item: usize| {
+                    sharing_cost(items * units.div_ceil(of_item), of_item as f64 / (items * units) as f64)
+                };
+                let fewest = most.div_ceil(2);
+                let evenest = (fewest..=most).min_by(|a, b| cost(*a).total_cmp(&cost(*b)));
+                self.work_item_points.push(evenest.unwrap_or(most) * granularity);
                 return;
             }
-            if granularity > 1 {
-                self.chunk = Some(granularity);
-                return;
-            }
-            self.work_item_axes += 1;
+            self.work_item_points.push(granularity);
             items *= units;
         }
     }
+}
+
+/// Bytes of loads and stores that vary, each counted for every point of the axes that its place depends on.
+fn moved_bytes(nest: &Nest) -> usize {
+    let exprs = &nest.program.exprs;
+    let mut bytes = 0;
+    for stage in &nest.stages {
+        let mut accesses: Vec<(ExprId, usize)> = exprs
+            .reachable(&stage.roots())
+            .into_iter()
+            .filter_map(|id| match exprs.get(id) {
+                Expr::Load { offset, .. } => Some((*offset, exprs.dtype(id).size_bytes())),
+                _ => None,
+            })
+            .collect();
+        if let StageWork::Store { offset, body, .. } = stage.work {
+            accesses.push((offset, exprs.dtype(body).size_bytes()));
+        }
+        for (offset, size) in accesses {
+            let axes = stage.axes().into_iter().filter(|&axis| exprs.depends_on(offset, axis));
+            bytes += size * nest.points(&axes.collect::<Vec<_>>());
+        }
+    }
+    bytes
 }
 
 /// Orders axes by their strides in the last output, the largest stride first, so that stores are contiguous in the

@@ -58,8 +58,12 @@ impl NestEmitter<'_> {
     }
 
     /// Loops over the tiles of both axes at one point of the other outer axes: full tiles, then narrower ones at the
-    /// end of each axis. `bounds` are those of the source axis in this work item.
-    pub fn tile_loops(&mut self, bounds: LoopBounds, point: &IterationPoint) -> Vec<Stmt> {
+    /// end of each axis. The bounds are those of the source axis and of the vector axis in this work item.
+    pub fn tile_loops(
+        &mut self,
+        (bounds, vector_bounds): (LoopBounds, LoopBounds),
+        point: &IterationPoint,
+    ) -> Vec<Stmt> {
         let (Some(tiling), Some(vector)) = (self.plan.tiling.clone(), self.plan.vector.clone()) else {
             return Vec::new();
         };
@@ -75,10 +79,13 @@ impl NestEmitter<'_> {
             let mut columns_out = Vec::new();
             for piece in equal_tiles(vector.extent, tiling.vector_tile) {
                 let columns = piece.tile;
+                let start = self.at_least(vector_bounds.start, piece.start, true);
+                let end = self.bounded(vector_bounds.end, piece.end, true);
+                if start == end {
+                    continue;
+                }
                 let v0 = self.loop_var(&vector, piece.start, piece.end - columns, piece.step());
                 let body = self.tile(point, &tiling, &vector, (u0, rows), (v0, columns));
-                let exprs = &mut self.nest.program.exprs;
-                let (start, end) = (exprs.index(piece.start as i64), exprs.index(piece.end as i64));
                 columns_out.push(for_loop(v0, start, end, columns, LoopKind::Serial, body));
             }
             out.push(for_loop(u0, start, end, rows, LoopKind::Serial, columns_out));

@@ -14,7 +14,7 @@ use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, CannotLower, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::SearchDevice;
-use orch_rewrite::ExpandLimits;
+use orch_rewrite::{ExpandLimits, LongReductions};
 use orch_template::{self, Design};
 use orch_thread::ThreadProgram;
 use orch_thread::count::count;
@@ -33,6 +33,9 @@ const EXPANDED: ExpandLimits = ExpandLimits {
     split: None,
 };
 
+/// Reductions whose results are too few vectors for many threads, and which take one thread 20 us and more.
+const LONG_REDUCTIONS: LongReductions = LongReductions { results: 512, elems: 1 << 18, parts: 16 };
+
 /// Schedules of a kernel that are timed, at most: the model's order is good enough that later ones are slower.
 const MOST_SCHEDULES: usize = 4;
 
@@ -43,6 +46,7 @@ impl Planner for Cpu {
 
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
         let graph = orch_rewrite::expand_routines(&graph, EXPANDED);
+        let graph = orch_rewrite::split_long_reductions(&graph, LONG_REDUCTIONS);
         let graph = orch_rewrite::phase_convolutions(&graph, 0.0);
         match self.info.precision {
             Precision::Bf16 => orch_rewrite::narrow_contractions(&graph, DType::BF16).0,
