@@ -114,17 +114,26 @@ pub fn mutations(text: &str) -> BTreeMap<&'static str, Vec<String>> {
     all.into_iter().map(|(class, texts)| (class, texts.into_iter().collect())).collect()
 }
 
-/// A text with something changed. Half of the time its class is drawn first, so that classes of few changes are met.
-pub fn mutated(text: &str, random: &mut Random) -> Option<(String, &'static str)> {
-    let mut all = mutations(text);
-    if random.below(2) == 0 {
-        let class = *all.keys().nth(random.below(all.len()))?;
-        all.retain(|other, _| *other == class);
+/// One of the texts with something changed, and its class. Half of the time the class is drawn first, so that classes of few changes are
+/// met.
+pub fn one_of<'a>(
+    all: &'a BTreeMap<&'static str, Vec<String>>,
+    random: &mut Random,
+) -> Option<(&'a str, &'static str)> {
+    let drawn = match random.below(2) == 0 {
+        true => all.iter().nth(random.below(all.len())),
+        false => None,
+    };
+    let count = drawn.map_or_else(|| all.values().map(Vec::len).sum(), |(_, texts)| texts.len());
+    let of_class = |(class, texts): (&&'static str, &'a Vec<String>)| {
+        let class = *class;
+        texts.iter().map(move |text| (text.as_str(), class))
+    };
+    let at = random.below(count);
+    match drawn {
+        Some(class) => of_class(class).nth(at),
+        None => all.iter().flat_map(of_class).nth(at),
     }
-    let count = all.values().map(Vec::len).sum();
-    let mut each =
-        all.into_iter().flat_map(|(class, texts)| texts.into_iter().map(move |text| (text, class)));
-    each.nth(random.below(count))
 }
 
 /// What a line may become, with the classes of the changes.

@@ -20,7 +20,9 @@ use crate::op::{BinaryFn, Op, UnaryFn};
 use crate::verify::PROOF_BITS;
 use crate::verify::field::{Stream, scramble};
 use crate::verify::residues::{Residues, Scaling, TestBase};
-use crate::verify::{Certificate, Checks, Pair, Rejection, VerifyOptions, isomorph, verify};
+use crate::verify::{
+    Certificate, Checks, Pair, Rejection, VerifyOptions, isomorph, verify, with_given_masks,
+};
 
 /// A stable form.
 #[derive(Clone, Debug)]
@@ -61,11 +63,17 @@ pub fn stabilise(
     let mut groups = Vec::new();
     while let Some(place) = unstable(&graph) {
         let group = analyse(&graph, place)?;
-        match isomorph(program, &graph, Checks::ALL) {
-            // Constants are exponentials of zero, which would have to be scaled too.
-            _ if !group.sinks.is_empty() => {}
-            Some(small) => check_invariance(&small.program, &small.candidate, &group, options.seed)?,
-            None => check_invariance(program, &graph, &group, options.seed)?,
+        // Constants are exponentials of zero, which would have to be scaled too.
+        if group.sinks.is_empty() {
+            let is_invariant =
+                |program: &MuGraph, graph: &MuGraph| match isomorph(program, graph, Checks::ALL) {
+                    Some(small) => check_invariance(&small.program, &small.candidate, &group, options.seed),
+                    None => check_invariance(program, graph, &group, options.seed),
+                };
+            match with_given_masks(program, &graph) {
+                Some([program, graph]) if is_invariant(&program, &graph).is_ok() => {}
+                _ => is_invariant(program, &graph)?,
+            }
         }
         graph = rewrite(&graph, &group)?;
         groups.push(group);

@@ -18,6 +18,7 @@ pub mod field;
 mod isomorph;
 pub mod lax;
 mod masks;
+mod members;
 mod rank;
 pub mod residues;
 mod sample;
@@ -53,7 +54,7 @@ pub const LEAST_BITS: f64 = 80.0;
 pub const UNION_BITS: f64 = 20.0;
 
 /// Tests that a proof takes at most.
-pub const MOST_TESTS: usize = 8;
+pub const MOST_TESTS: usize = 16;
 
 /// Multiplications up to which uncut programs are tested too: a fraction of a second.
 const UNCUT_WORK: u64 = 1 << 23;
@@ -121,23 +122,31 @@ fn verify_under(
         return Err(Rejection::Unproved(format!("{first} of the program is defined by a block graph")));
     }
     let seed = |number| certificate::seed(&pair, options.seed, number);
-    let is_large = work(program).saturating_add(work(candidate)) > UNCUT_WORK;
-    if is_large && let Some(proof) = prove_for_given_masks(&pair, options, &seed) {
+    if let Some(given) = with_given_masks(program, candidate)
+        && let Some(proof) = prove_for_given_masks(&pair, &given, options, &seed)
+    {
         return Ok(Certificate::new(&pair, options, &proof));
     }
     Ok(Certificate::new(&pair, options, &prove(&pair, options, &seed)?))
 }
 
-/// A proof for all masks of the shapes of those that are formulas; `None` if there are no such masks, or it fails: then the programs
-/// may be equal for these masks alone.
+/// Two programs that are large together, with inputs in place of masks that are formulas, whose rows are not alike; `None` if they are
+/// not large, or one has no such masks. Tensors keep their numbers. What holds for all masks holds for those.
+pub(crate) fn with_given_masks(program: &MuGraph, candidate: &MuGraph) -> Option<[MuGraph; 2]> {
+    let is_large = work(program).saturating_add(work(candidate)) > UNCUT_WORK;
+    is_large.then_some(())?;
+    Some([masks::with_given_masks(program)?, masks::with_given_masks(candidate)?])
+}
+
+/// A proof for a pair by one that has any masks in place of those that are formulas; `None` if it fails: then the programs may be equal
+/// for these masks alone.
 fn prove_for_given_masks(
     pair: &Pair<'_>,
+    [program, candidate]: &[MuGraph; 2],
     options: &VerifyOptions,
     seed: &dyn Fn(usize) -> u64,
 ) -> Option<Proof> {
-    let [program, candidate] =
-        [masks::with_given_masks(pair.program)?, masks::with_given_masks(pair.candidate)?];
-    let given = Pair::new(&program, &candidate, pair.checks).ok()?;
+    let given = Pair::new(program, candidate, pair.checks).ok()?;
     let proof = prove(&given, options, seed).ok()?;
     Some(Proof { is_for_given_masks: true, ..proof })
 }

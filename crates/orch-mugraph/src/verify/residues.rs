@@ -9,6 +9,7 @@
 use super::checks::{Check, Checks};
 use super::field::{Modulus, Powers, Primes, Stream, scramble};
 use super::lax::LaxFacts;
+use super::members::{Set, Sets};
 use super::table::Table;
 use crate::array::Array;
 use crate::eval::{Domain, EvalError, Site};
@@ -99,8 +100,9 @@ pub struct ResidueDomain<'a> {
     pub program: Option<&'a Notes>,
     /// What the exponentials of a site are multiplied by: by block and position.
     pub scaled: Option<Scaling>,
-    /// The arguments of each maximum, modulo `p` and modulo `q`.
-    maxima: [FxHashMap<u64, Arc<Vec<[u64; 2]>>>; 2],
+    /// The members of each maximum, modulo `p` and modulo `q`, by their hashes.
+    maxima: [FxHashMap<u64, Set>; 2],
+    sets: Sets,
 }
 
 /// What all evaluations of one test share: primes, the base of powers, a key for what is uninterpreted.
@@ -142,6 +144,7 @@ impl TestBase {
             program: None,
             scaled: None,
             maxima: [FxHashMap::default(), FxHashMap::default()],
+            sets: Sets::default(),
         }
     }
 
@@ -171,6 +174,9 @@ pub type RowNumber = Box<dyn Fn(Site, &[usize], usize) -> u64>;
 
 /// Salts of hashes, per function and modulus.
 const SALTS: [u64; 2] = [0x51, 0xa7];
+
+/// The salt of hashes of members of maxima.
+const MEMBER: u64 = 0x3d;
 
 /// One of both moduli.
 #[derive(Clone, Copy)]
@@ -398,28 +404,29 @@ impl ResidueDomain<'_> {
         }
     }
 
-    /// The largest of some elements, each with its weight: of one element itself, else a hash of the set.
+    /// The largest of some elements, each with its weight: of one element itself, else a hash of the set. The set of a maximum among
+    /// them is joined as it is, so that a running maximum costs what is new.
     fn largest(&mut self, side: Side, elements: impl Iterator<Item = (u64, u64)>) -> (u64, u64) {
-        let mut set: Vec<[u64; 2]> = Vec::new();
+        let (mut single, mut sets) = (Vec::new(), Vec::new());
         for (value, weight) in elements.filter(|(_, weight)| *weight != 0) {
             match self.maxima[side.number].get(&value) {
-                Some(members) if weight == 1 => set.extend(members.iter()),
-                _ => set.push([value, weight]),
+                Some(members) if weight == 1 => sets.push(*members),
+                _ => single.push((value, weight)),
             }
         }
-        // Members of other maxima are sorted already: a stable sort merges them.
-        set.sort();
-        set.dedup();
-        match set[..] {
-            [] => return (0, 0),
-            [[value, 1]] => return (value, 1),
+        single.sort_unstable();
+        single.dedup();
+        match single[..] {
+            [] if sets.is_empty() => return (0, 0),
+            [(value, 1)] if sets.is_empty() => return (value, 1),
             _ => {}
         }
-        let members = set.iter().fold(set.len() as u64, |hash, [value, weight]| {
-            self.hash(hash ^ weight.rotate_left(32), hash.wrapping_add(*value))
-        });
-        let symbol = self.symbol(side, 2, members);
-        self.maxima[side.number].insert(symbol, Arc::new(set));
+        let hashes = single.iter().map(|(value, weight)| self.hash(self.hash(MEMBER, *weight), *value));
+        let hashes = hashes.collect();
+        let single = self.sets.of(hashes);
+        let all = sets.into_iter().fold(single, |all, set| self.sets.union(set, all));
+        let symbol = self.symbol(side, 2, self.sets.sum(all));
+        self.maxima[side.number].insert(symbol, all);
         (symbol, 1)
     }
 
@@ -871,4 +878,65 @@ fn gcd(a: u64, b: u64) -> u64 {
 
 fn absent() -> EvalError {
     EvalError::Unsupported("a residue is absent".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_domain(test: impl FnOnce(&mut ResidueDomain<'_>, Side)) {
+        let facts = Table { tensors: Vec::new(), tiles: BTreeMap::new() };
+        let mut domain = TestBase::new(61, &mut Stream::new(7)).domain(&facts);
+        let [_, side] = domain.sides();
+        test(&mut domain, side);
+    }
+
+    /// A maximum is of its members, each once, however they are grouped: members, or maxima of some, in several of its operands.
+    #[test]
+    fn members_of_running_maxima_count_once() {
+        with_domain(|domain, side| {
+            let of = |domain: &mut ResidueDomain<'_>, values: std::ops::Range<u64>| {
+                domain.largest(side, values.map(|value| (1000 + value, 1)))
+            };
+            let whole = of(domain, 0..300);
+            let tiles = [0..100, 50..200, 0..100, 120..121, 100..300].map(|tile| of(domain, tile));
+            let running = |domain: &mut ResidueDomain<'_>, tiles: &[(u64, u64)]| {
+                tiles.iter().copied().reduce(|before, tile| domain.largest(side, [before, tile].into_iter()))
+            };
+            assert_eq!(running(domain, &tiles), Some(whole));
+            assert_eq!(running(domain, &[tiles[4], whole, tiles[1], whole]), Some(whole));
+            assert_eq!(domain.largest(side, [whole, whole, (1007, 1), (0, 0)].into_iter()), whole);
+            // One member more or less, or another weight, is another maximum.
+            let others = [of(domain, 0..299), of(domain, 0..301), of(domain, 1..300)];
+            assert!(others.iter().all(|other| *other != whole));
+            let masked = domain.largest(side, (0..300).map(|value| (1000 + value, 1 + value / 299)));
+            assert_ne!(masked, whole);
+            assert_ne!(domain.largest(side, [whole, (1007, 2)].into_iter()), whole);
+            // A maximum that is masked is a member by itself.
+            let both = domain.largest(side, [(whole.0, 5), (1007, 1)].into_iter());
+            assert!(both != whole && both.0 != 1007);
+        });
+    }
+
+    /// A running maximum costs what each tile adds, not all that was there before: twice the tiles take little more than twice the steps.
+    #[test]
+    fn running_maxima_cost_what_is_new() {
+        with_domain(|domain, side| {
+            let mut steps = |tiles: u64| {
+                let before = domain.sets.steps();
+                let mut running = (0, 0);
+                for tile in 0..tiles {
+                    let values = (0..64).map(|at| (tiles << 40 | tile << 20 | at + 1, 1));
+                    let tile = domain.largest(side, values);
+                    running = domain.largest(side, [running, tile].into_iter());
+                }
+                domain.sets.steps() - before
+            };
+            let (few, twice, many) = (steps(128), steps(256), steps(1024));
+            // Per member a path of nodes and a leaf. Eight times the members would take 64 times the steps if each tile took all.
+            assert!(few < 128 * 64 * 30, "{few}");
+            assert!(twice < 3 * few, "{few} {twice}");
+            assert!(many < 14 * few, "{few} {many}");
+        });
+    }
 }
