@@ -67,8 +67,11 @@ impl Sets {
         self.steps += 1;
         match (self.nodes[a.0].parts, self.nodes[b.0].parts) {
             _ if a == b => a,
-            (_, Parts::Few(_)) => self.with(a, &self.few(b).to_vec(), bit),
-            (Parts::Few(_), Parts::Halves(_)) => self.with(b, &self.few(a).to_vec(), bit),
+            (_, Parts::Few(_)) => {
+                let few = self.few(b).to_vec();
+                self.with(a, &few, bit)
+            }
+            (Parts::Few(_), Parts::Halves(_)) => self.union_below(b, a, bit),
             (Parts::Halves(own), Parts::Halves(theirs)) => {
                 let both = [0, 1].map(|half| self.union_below(own[half], theirs[half], bit + 1));
                 if both == own { a } else { self.joined(both) }

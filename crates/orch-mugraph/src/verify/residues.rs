@@ -926,7 +926,7 @@ mod tests {
                 let before = domain.sets.steps();
                 let mut running = (0, 0);
                 for tile in 0..tiles {
-                    let values = (0..64).map(|at| (tiles << 40 | tile << 20 | at + 1, 1));
+                    let values = (0..64).map(|at| ((tiles << 40 | tile << 20 | at) + 1, 1));
                     let tile = domain.largest(side, values);
                     running = domain.largest(side, [running, tile].into_iter());
                 }
