@@ -506,7 +506,8 @@ def attention_of_grouped_heads(g, by):
     g.output(g.MatMul(g.Softmax(scores, axis=-1), repeated(v)))
 
 
-@pattern(3, 2)
+# On a CPU of AVX2 the division in the second product and the sum before it are modelled at 23.88 ms, one kernel for the softmax at 23.89.
+@pattern(4, 2)
 def attention_scaled_by_roots(g):
     # As torch exports it: queries and keys times the root of the scale, which is no power of two here; a causal mask that is added, and
     # grouped heads of tokens enough for what the mask hides to matter.
