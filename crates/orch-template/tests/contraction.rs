@@ -624,6 +624,54 @@ fn convolutions() {
     }
 }
 
+/// Images and gradients of results have channels last. A gradient of weights, `[m, c r s]` by sums over `n h w`, reads both along channels, though
+/// windows stand between them and the pixels; `wgmma` takes both operands MN-major.
+#[test]
+fn gradients_of_weights_read_channels_side_by_side() {
+    let (images, size, channels, maps) = (2, 12, 16, 24);
+    let mut case = Case::new();
+    let (x, dy) =
+        (case.half_input(&[images, size, size, channels]), case.half_input(&[images, size, size, maps]));
+    let [data, taps] = [x, dy].map(|x| case.add(PrimOp::Transpose { perm: vec![3, 0, 1, 2] }, &[x]));
+    let window = Window {
+        kernel: vec![size; 2],
+        strides: vec![1; 2],
+        dilations: vec![1; 2],
+        low: vec![1; 2],
+        high: vec![1; 2],
+    };
+    let dw = case.add(PrimOp::Conv(ConvSpec { window, groups: 1 }), &[data, taps]);
+    let (block, expected, layout) = case.built(dw);
+    let form = gpu::form_of(&block).expect("a contraction");
+    assert_eq!(gpu::access_bytes(&block, &form), [16, 16]);
+    let schedules = gpu::schedules(&block, &SM_90, OperandPrecision::F16, usize::MAX);
+    let schedule = schedules.iter().find(|schedule| schedule.wgmma).expect("a schedule of wgmma");
+    let kernel = gpu::lower(&block, schedule, OperandPrecision::F16).expect("its own schedule");
+    let text = kernel.program.to_string();
+    assert!(text.contains("transposed_a") && text.contains("transposed_b"), "{text}");
+    case.check_on_gpu(&block, &expected, &layout, "gradient of weights");
+}
+
+/// A gradient of an image is a convolution by the reversed weights, which stay where they are: `[c r s, m]`, the sums over maps and window.
+#[test]
+fn gradients_of_images_read_reversed_weights() {
+    let (images, size, channels, maps) = (2, 6, 16, 24);
+    let mut case = Case::new();
+    let (dy, w) = (case.half_input(&[images, size, size, maps]), case.half_input(&[channels, 3, 3, maps]));
+    let [dy, w] = [dy, w].map(|x| case.add(PrimOp::Transpose { perm: vec![0, 3, 1, 2] }, &[x]));
+    let reversed = PrimOp::Slice {
+        starts: vec![0, 0, 2, 2],
+        steps: vec![1, 1, -1, -1],
+        sizes: vec![channels, maps, 3, 3],
+    };
+    let w = case.add(reversed, &[w]);
+    let dx = case.add(PrimOp::Conv(ConvSpec { window: square_window(3, 1, 1, 1), groups: 1 }), &[dy, w]);
+    let (block, expected, layout) = case.built(dx);
+    let form = gpu::form_of(&block).expect("a contraction");
+    assert_eq!(gpu::access_bytes(&block, &form), [16, 16]);
+    case.check_on_gpu(&block, &expected, &layout, "gradient of an image");
+}
+
 /// The pixels of a channels-first image are contiguous, its channels are not, so scratch is filled along pixels, with each element once
 /// unless rows and terms are both several pixels apart. Blocks of rows may begin and end within a line of pixels.
 #[test]

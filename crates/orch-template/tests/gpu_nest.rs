@@ -5,7 +5,7 @@ mod support;
 
 use orch_compute::Layout;
 use orch_ir::*;
-use orch_template::gpu::{design, pointwise, row, transpose};
+use orch_template::gpu::{design, pointwise, row, transpose, unused_bytes};
 use orch_thread::OperandPrecision;
 use orch_thread::parse_thread;
 use orch_thread::passes::evict_first::read_once;
@@ -71,6 +71,34 @@ fn depthwise_and_transposed_convolutions() {
 #[test]
 fn random_chains() {
     cases::random_chains(&|g| g.check_gpu(Sample(1)));
+}
+
+/// Of operands in two layouts one is read an element of each sector at a time, unless a tile of it is transposed in shared memory.
+#[test]
+fn layouts_that_differ_leave_parts_of_sectors_unused() {
+    let shape = [4, 64, 8, 8];
+    let mut g = G::new();
+    let (a, b) = (g.f32(&shape), g.f32(&shape));
+    let product = g.binary(BinaryFn::Mul, a, b);
+    let sums = g.reduce(ReduceOp::Sum, product, &[0, 2, 3]);
+    g.output(sums);
+    let unused = |g: &G, channels_last: &[TensorId]| {
+        let layout = |tensor: TensorId| match channels_last.contains(&tensor) {
+            true => Layout::channels_last(4),
+            false => Layout::row_major(g.0.shape(tensor).rank()),
+        };
+        unused_bytes(&g.build_with(&layout).expect("a kernel"))
+    };
+    assert_eq!(unused(&g, &[]), 0.0);
+    assert_eq!(unused(&g, &[a, b]), 0.0);
+    let elems: usize = shape.iter().product();
+    // Four bytes of a sector of 32.
+    assert_eq!(unused(&g, &[b]), 28.0 * elems as f64);
+    let mut g = G::new();
+    let (a, b) = (g.f32(&shape), g.f32(&shape));
+    let sum = g.binary(BinaryFn::Add, a, b);
+    g.output(sum);
+    assert_eq!(unused(&g, &[b]), 0.0);
 }
 
 /// Types of tensors in models.
