@@ -42,67 +42,56 @@ pub fn assign_gpu(graph: &PrimGraph) -> Vec<Layout> {
 /// read them, have their maps last.
 fn copy_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
     let consumers = graph.consumers();
-    let reading = Reading { graph, consumers: &consumers };
+    let [images, weights] = [0, 1].map(|operand| convolved_only(graph, &consumers, operand));
     let is_aligned = |tensor: TensorId| {
         let shape = graph.shape(tensor);
         shape.rank() > 2 && shape[1].is_multiple_of(ALIGNED_CHANNELS)
     };
-    let copies = graph.nodes().iter().filter_map(|node| node.outputs.first().copied());
+    let is_exchanged = |&reader: &NodeId| {
+        let node = graph.node(reader);
+        let is_exchange = matches!(&node.op, PrimOp::Transpose { perm } if exchanges_first(perm));
+        is_exchange && weights[node.outputs[0].index()][0]
+    };
     let layout = |copy: TensorId| {
-        let rank = graph.shape(copy).rank();
-        if is_aligned(copy) && reading.is_only(copy, 0, 1) {
+        let (rank, readers) = (graph.shape(copy).rank(), &consumers[copy.index()]);
+        if is_aligned(copy) && images[copy.index()][1] {
             Some(Layout::channels_last(rank))
-        } else if reading.is_only_exchanged(copy, 1) {
+        } else if !readers.is_empty() && readers.iter().all(is_exchanged) {
             Some(maps_last(rank))
         } else {
             None
         }
     };
+    let copies = graph.nodes().iter().filter_map(|node| node.outputs.first().copied());
     copies
         .filter(|&copy| is_copy_of_input(graph, copy))
         .filter_map(|copy| Some((copy, layout(copy)?)))
         .collect()
 }
 
-/// Who reads a tensor, through primitives that move elements.
-struct Reading<'a> {
-    graph: &'a PrimGraph,
-    consumers: &'a [Vec<NodeId>],
-}
-
-impl Reading<'_> {
-    /// True if all readers are convolutions, for which it is the given operand, after at most so many exchanges of the first two
-    /// dimensions, and moved within its dimensions.
-    fn is_only(&self, tensor: TensorId, operand: usize, exchanges: usize) -> bool {
-        let readers = &self.consumers[tensor.index()];
-        let is_it = |&reader: &NodeId| {
-            let node = self.graph.node(reader);
+/// For each tensor whether nothing but convolutions reads it, as this operand: moved within its dimensions, and with the first two of them
+/// exchanged never, or at most once.
+fn convolved_only(graph: &PrimGraph, consumers: &[Vec<NodeId>], operand: usize) -> Vec<[bool; 2]> {
+    let mut only = vec![[false; 2]; graph.tensors().len()];
+    for &tensor in graph.nodes().iter().rev().flat_map(|node| &node.outputs) {
+        let is_read = |reader: &NodeId, exchanges: usize| {
+            let node = graph.node(*reader);
             match &node.op {
                 PrimOp::Conv(_) => node.inputs[operand] == tensor && node.inputs[1 - operand] != tensor,
                 PrimOp::Transpose { perm } => {
-                    exchanges > 0
-                        && exchanges_first(perm)
-                        && self.is_only(node.outputs[0], operand, exchanges - 1)
+                    exchanges == 1 && exchanges_first(perm) && only[node.outputs[0].index()][0]
                 }
                 PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Concat { .. } => {
-                    self.is_only(node.outputs[0], operand, exchanges)
+                    only[node.outputs[0].index()][exchanges]
                 }
                 _ => false,
             }
         };
-        !readers.is_empty() && readers.iter().all(is_it)
+        let readers = &consumers[tensor.index()];
+        only[tensor.index()] = [0, 1]
+            .map(|exchanges| !readers.is_empty() && readers.iter().all(|reader| is_read(reader, exchanges)));
     }
-
-    /// The same with the exchange first.
-    fn is_only_exchanged(&self, tensor: TensorId, operand: usize) -> bool {
-        let readers = &self.consumers[tensor.index()];
-        let is_it = |&reader: &NodeId| {
-            let node = self.graph.node(reader);
-            let PrimOp::Transpose { perm } = &node.op else { return false };
-            exchanges_first(perm) && self.is_only(node.outputs[0], operand, 0)
-        };
-        !readers.is_empty() && readers.iter().all(is_it)
-    }
+    only
 }
 
 /// True for the order of dimensions that exchanges the first two.

@@ -41,17 +41,24 @@ pub fn merge_products(graph: &PrimGraph) -> PrimGraph {
 /// precision for convolutions.
 pub fn stage_inputs(graph: &PrimGraph) -> PrimGraph {
     let consumers = graph.consumers();
-    let is_operand = |id: &NodeId| {
-        let is_transposition = |op: &PrimOp| matches!(op, PrimOp::Transpose { .. });
-        let is_product = |op: &PrimOp| matches!(op, PrimOp::Contract(_) | PrimOp::Conv(_));
-        feeds(graph, &consumers, *id, is_product, is_transposition)
-            || feeds_convolutions(graph, &consumers, *id)
+    let is_convolution = |op: &PrimOp| matches!(op, PrimOp::Conv(_));
+    // The reversal of weights in a gradient of images moves elements only.
+    let is_moving = |op: &PrimOp| {
+        matches!(
+            op,
+            PrimOp::Transpose { .. } | PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Concat { .. }
+        )
     };
+    let is_product = |op: &PrimOp| matches!(op, PrimOp::Contract(_) | PrimOp::Conv(_));
+    let is_transposition = |op: &PrimOp| matches!(op, PrimOp::Transpose { .. });
+    let convolved = leading_to(graph, &consumers, is_convolution, is_moving);
+    let multiplied = leading_to(graph, &consumers, is_product, is_transposition);
+    let is_operand = |id: &NodeId| convolved[id.index()] || multiplied[id.index()];
     let is_staged = |input: &TensorId| {
         let mut readers = consumers[input.index()].iter();
         match graph.dtype(*input) {
             DType::F32 => readers.any(is_operand),
-            DType::F16 | DType::BF16 => readers.any(|id| feeds_convolutions(graph, &consumers, *id)),
+            DType::F16 | DType::BF16 => readers.any(|id| convolved[id.index()]),
             _ => false,
         }
     };
@@ -66,31 +73,23 @@ pub fn stage_inputs(graph: &PrimGraph) -> PrimGraph {
     )
 }
 
-/// True for a convolution, and for a primitive that only moves elements, as the reversal of weights in a gradient does, to convolutions.
-fn feeds_convolutions(graph: &PrimGraph, consumers: &[Vec<NodeId>], id: NodeId) -> bool {
-    let is_moving = |op: &PrimOp| {
-        matches!(
-            op,
-            PrimOp::Transpose { .. } | PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Concat { .. }
-        )
-    };
-    feeds(graph, consumers, id, |op| matches!(op, PrimOp::Conv(_)), is_moving)
-}
-
-/// True for a node of one kind, and for one of another kind that only such nodes read.
-fn feeds(
+/// For each node whether it is of one kind, or of another kind and read by such nodes alone.
+fn leading_to(
     graph: &PrimGraph,
     consumers: &[Vec<NodeId>],
-    id: NodeId,
     is_last: fn(&PrimOp) -> bool,
     is_between: fn(&PrimOp) -> bool,
-) -> bool {
-    let node = graph.node(id);
-    let mut readers = node.outputs.iter().flat_map(|output| &consumers[output.index()]).peekable();
-    is_last(&node.op)
-        || is_between(&node.op)
-            && readers.peek().is_some()
-            && readers.all(|&reader| feeds(graph, consumers, reader, is_last, is_between))
+) -> Vec<bool> {
+    let mut leads = vec![false; graph.nodes().len()];
+    for id in graph.node_ids().rev() {
+        let node = graph.node(id);
+        let mut readers = node.outputs.iter().flat_map(|output| &consumers[output.index()]).peekable();
+        leads[id.index()] = is_last(&node.op)
+            || is_between(&node.op)
+                && readers.peek().is_some()
+                && readers.all(|reader| leads[reader.index()]);
+    }
+    leads
 }
 
 /// Which factors of products [`align_rows`] gives longer rows.
