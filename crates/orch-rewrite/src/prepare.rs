@@ -38,7 +38,7 @@ pub fn merge_products(graph: &PrimGraph) -> PrimGraph {
 }
 
 /// The graph with inputs of f32 copied for the products and convolutions that read them, directly or transposed, and those of half
-/// precision for convolutions.
+/// precision for convolutions, which may read them moved: reversed weights in gradients of images.
 pub fn stage_inputs(graph: &PrimGraph) -> PrimGraph {
     let consumers = graph.consumers();
     let is_convolution = |op: &PrimOp| matches!(op, PrimOp::Conv(_));
@@ -529,6 +529,24 @@ mod tests {
         let conv = "t2: f16[1, 4, 4, 4] = conv t0, t1 kernel=[1, 1] strides=[1, 1] dilations=[1, 1] low=[0, 0] high=[0, 0] groups=1";
         assert_eq!(copies(conv), 2);
         assert_eq!(copies("t2: f16[4, 4, 1, 1] = contract t1, t1 labels=\"abcd,becd->aecd\""), 0);
+    }
+
+    /// A gradient of an image, by weights that are exchanged and reversed.
+    #[test]
+    fn weights_are_copied_before_they_are_moved() {
+        let text = "graph \"g\" {\n  input \"dy\" t0: f16[1, 4, 4, 4]\n  input \"w\" t1: f16[4, 2, 3, 3]\n  \
+                    t2: f16[2, 4, 3, 3] = transpose t1 perm=[1, 0, 2, 3]\n  \
+                    t3: f16[2, 4, 3, 3] = slice t2 starts=[0, 0, 2, 2] steps=[1, 1, -1, -1]\n  \
+                    t4: f16[1, 2, 4, 4] = conv t0, t3 kernel=[3, 3] strides=[1, 1] dilations=[1, 1] low=[1, 1] high=[1, 1] \
+                    groups=1\n  output \"dx\" t4\n}\n";
+        let graph = orch_ir::text::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        let staged = stage_inputs(&graph);
+        let copied: Vec<TensorId> = (staged.nodes().iter())
+            .filter(|node| matches!(node.op, PrimOp::Map(ScalarFn::Cast(DType::F16))))
+            .map(|node| node.inputs[0])
+            .collect();
+        let inputs: Vec<TensorId> = staged.inputs.iter().rev().map(|&(_, input)| input).collect();
+        assert_eq!(copied, inputs, "{}", orch_ir::text::print(&staged));
     }
 
     #[test]
