@@ -1,12 +1,10 @@
 //! What a stage costs a thread: instructions, and bytes of memory by how neighbouring threads and the lanes of each access it
 //! (coalesced, strided, broadcast).
 
-use super::points::nest_of;
-use super::transpose;
 use crate::nest::cost::operation_cycles;
 use crate::nest::flat::{Nest, NestStage, StageWork};
 use crate::nest::point::{IterationPoint, Lanes};
-use orch_compute::block::{Axis, BlockProgram};
+use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, Exprs, Type, VarInfo};
 use std::collections::BTreeSet;
 
@@ -108,21 +106,8 @@ pub(super) fn effort(
     total
 }
 
-/// Bytes of sectors that a kernel which is no matrix product transfers beside the elements that it reads and writes, where its vectors
-/// run along the axis for which these are fewest: operands and results of different layouts cannot all be contiguous, unless a tile of
-/// them is transposed in shared memory.
-pub fn unused_bytes(block: &BlockProgram) -> f64 {
-    let mut nest = nest_of(block);
-    if transpose::serves(&mut nest) {
-        return 0.0;
-    }
-    let axes: Vec<Axis> = nest.axes.iter().filter(|axis| axis.extent > 1).cloned().collect();
-    let bytes = axes.iter().map(|axis| unused_along(&mut nest, axis));
-    bytes.reduce(f64::min).unwrap_or(0.0)
-}
-
-/// The same where vectors run along an axis.
-fn unused_along(nest: &mut Nest, axis: &Axis) -> f64 {
+/// Bytes of sectors that are transferred beside the elements that a kernel reads and writes, where vectors run along an axis.
+pub(super) fn unused_along(nest: &mut Nest, axis: &Axis) -> f64 {
     let mut known = BTreeSet::new();
     let mut total = 0.0;
     for step in nest.stages.clone() {

@@ -24,8 +24,9 @@ mod rank;
 pub mod recurrence;
 pub mod row;
 pub mod scatter;
+mod sectors;
 pub mod selection;
 pub mod transpose;
 
-pub use access::unused_bytes;
 pub use designs::{design, designs, serves};
+pub use sectors::unused_bytes;
