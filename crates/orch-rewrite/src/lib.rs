@@ -45,7 +45,7 @@ pub use long_reductions::{LongReductions, split_long_reductions};
 pub use narrow::{NarrowReport, narrow_contractions};
 pub use options::{Numerics, RewriteOptions};
 pub use patches::patch_products;
-pub use phases::phase_convolutions;
+pub use phases::{PhaseLimits, phase_convolutions};
 pub use prepare::{RowAlignment, align_rows, merge_products, stage_inputs};
 pub use report::RewriteReport;
 pub use rule::Rule;

@@ -16,13 +16,21 @@ use crate::prepare::{computed, rebuilt};
 use orch_interp::{EvalOptions, evaluate_node};
 use orch_ir::{ConvSpec, PadMode, PrimGraph, PrimNode, PrimOp, Shape, Tensor, TensorId, Window};
 
+/// Which transposed convolutions are convolutions.
+#[derive(Clone, Copy, Debug)]
+pub struct PhaseLimits {
+    /// Phases whose windows differ are one convolution of at most so many FLOPs, with zeros where a phase has no weight; else each is one.
+    pub joined_flops: f64,
+    /// Whether weights that the graph computes may be reversed, though zeros around the operand meet those that are not finite.
+    pub has_computed: bool,
+}
+
 /// The graph with transposed convolutions as convolutions, but those by constants that are not finite and those with stride and dilation
-/// in one dimension. Phases whose windows differ are one convolution if that has at most `joined_flops` FLOPs, with zeros where a phase
-/// has no weight; else each is one.
-pub fn phase_convolutions(graph: &PrimGraph, joined_flops: f64) -> PrimGraph {
+/// in one dimension.
+pub fn phase_convolutions(graph: &PrimGraph, limits: PhaseLimits) -> PrimGraph {
     rebuilt(graph, |id, result, known| {
         let node = graph.node(id);
-        let Some(phases) = Phases::of(graph, node, joined_flops) else { return false };
+        let Some(phases) = Phases::of(graph, node, limits) else { return false };
         let x = computed(known, node.inputs[0]);
         let weights = match graph.constant(node.inputs[1]) {
             Some(weights) => Weights::Stored(weights.clone()),
@@ -117,13 +125,13 @@ impl Weights {
 }
 
 impl Phases {
-    fn of(graph: &PrimGraph, node: &PrimNode, joined_flops: f64) -> Option<Self> {
+    fn of(graph: &PrimGraph, node: &PrimNode, limits: PhaseLimits) -> Option<Self> {
         let PrimOp::ConvTranspose { spec, .. } = &node.op else { return None };
         let window = &spec.window;
         let mut dims = window.dilations.iter().zip(&window.strides);
         let is_finite = |weights: &Tensor| weights.to_f64().iter().all(|weight| weight.is_finite());
         if !dims.all(|(&dilation, &stride)| dilation == 1 || stride == 1)
-            || !graph.constant(node.inputs[1]).is_none_or(is_finite)
+            || !graph.constant(node.inputs[1]).map_or(limits.has_computed, is_finite)
         {
             return None;
         }
@@ -149,7 +157,7 @@ impl Phases {
         let window = phases.joined_window()?;
         let k: usize = window.iter().map(|taps| taps.count).product::<usize>() * x[1];
         let results = x[0] * phases.maps * phases.taps.len() * phases.each.iter().product::<usize>();
-        if 2.0 * results as f64 * k as f64 <= joined_flops {
+        if 2.0 * results as f64 * k as f64 <= limits.joined_flops {
             phases.joined = Some(window);
         }
         Some(phases)
@@ -329,6 +337,8 @@ mod tests {
     use orch_interp::evaluate;
     use orch_ir::DType;
 
+    const NONE_JOINED: PhaseLimits = PhaseLimits { joined_flops: 0.0, has_computed: false };
+
     fn numbers(shape: &[usize], seed: usize) -> Tensor {
         let elems: usize = shape.iter().product();
         Tensor::from_vec(shape.to_vec(), (0..elems).map(|at| ((at * 7 + seed) % 11) as f32 - 5.0).collect())
@@ -408,7 +418,8 @@ mod tests {
                     |graph: &PrimGraph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap()[0].clone();
                 let expected = results(&graph);
                 for joined_flops in [0.0, f64::INFINITY] {
-                    let by_phases = phase_convolutions(&graph, joined_flops);
+                    let by_phases =
+                        phase_convolutions(&graph, PhaseLimits { joined_flops, has_computed: true });
                     let text = orch_ir::text::print(&by_phases);
                     let count = |is_it: fn(&PrimOp) -> bool| {
                         by_phases.nodes().iter().filter(|node| is_it(&node.op)).count()
@@ -427,7 +438,7 @@ mod tests {
         }
     }
 
-    /// A phase without weights, a stride with a dilation, and weights that are infinite.
+    /// A phase without weights, a stride with a dilation, weights that are infinite, and those that may be.
     #[test]
     fn others_stay() {
         for (stride, dilation) in [(3, 1), (2, 2)] {
@@ -441,8 +452,25 @@ mod tests {
                 groups: 1,
             };
             let graph = transposed(&case, true);
-            assert_eq!(orch_ir::text::print(&phase_convolutions(&graph, 0.0)), orch_ir::text::print(&graph));
+            assert_eq!(
+                orch_ir::text::print(&phase_convolutions(&graph, NONE_JOINED)),
+                orch_ir::text::print(&graph)
+            );
         }
+        let case = Case {
+            x: &[1, 1, 3],
+            weights: &[1, 1, 2],
+            strides: &[1],
+            dilations: &[1],
+            pads: [&[0], &[0]],
+            output_padding: &[0],
+            groups: 1,
+        };
+        let graph = transposed(&case, false);
+        assert_eq!(
+            orch_ir::text::print(&phase_convolutions(&graph, NONE_JOINED)),
+            orch_ir::text::print(&graph)
+        );
         let mut graph = PrimGraph::new("g");
         let x = graph.add_input("x", DType::F32, [1, 1, 3]);
         let w = graph.add_constant(Tensor::from_vec(Shape::from([1, 1, 2]), vec![1.0, f32::INFINITY]));
@@ -451,6 +479,9 @@ mod tests {
         let op = PrimOp::ConvTranspose { spec: ConvSpec { window, groups: 1 }, output_padding: vec![0] };
         let y = graph.add(op, &[x, w]).unwrap();
         graph.add_output("y", y);
-        assert_eq!(orch_ir::text::print(&phase_convolutions(&graph, 0.0)), orch_ir::text::print(&graph));
+        assert_eq!(
+            orch_ir::text::print(&phase_convolutions(&graph, NONE_JOINED)),
+            orch_ir::text::print(&graph)
+        );
     }
 }

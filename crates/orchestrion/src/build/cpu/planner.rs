@@ -14,7 +14,7 @@ use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, CannotLower, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::SearchDevice;
-use orch_rewrite::{ExpandLimits, LongReductions};
+use orch_rewrite::{ExpandLimits, LongReductions, PhaseLimits};
 use orch_template::{self, Design};
 use orch_thread::ThreadProgram;
 use orch_thread::count::count;
@@ -47,7 +47,8 @@ impl Planner for Cpu {
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
         let graph = orch_rewrite::expand_routines(&graph, EXPANDED);
         let graph = orch_rewrite::split_long_reductions(&graph, LONG_REDUCTIONS);
-        let graph = orch_rewrite::phase_convolutions(&graph, 0.0);
+        let graph =
+            orch_rewrite::phase_convolutions(&graph, PhaseLimits { joined_flops: 0.0, has_computed: false });
         match self.info.precision {
             Precision::Bf16 => orch_rewrite::narrow_contractions(&graph, DType::BF16).0,
             Precision::F32 | Precision::Tf32 | Precision::F16 => graph,

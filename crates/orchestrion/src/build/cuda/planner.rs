@@ -14,7 +14,7 @@ use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, CannotLower, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::{LatencyHiding, SearchDevice};
-use orch_rewrite::{ExpandLimits, RowAlignment, SplitLimits};
+use orch_rewrite::{ExpandLimits, PhaseLimits, RowAlignment, SplitLimits};
 use orch_template::Design;
 use orch_template::gpu;
 use orch_thread::ThreadProgram;
@@ -68,11 +68,13 @@ impl Planner for Cuda {
 
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
         let graph = orch_rewrite::expand_routines(&graph, EXPANDED);
-        let joined_flops = match self.info.precision {
-            Precision::F32 => JOINED_PHASES,
-            Precision::Tf32 | Precision::F16 | Precision::Bf16 => JOINED_HALF_PHASES,
+        // In f32 results stay finite where infinite weights meet no element of the operand.
+        let (joined_flops, has_computed) = match self.info.precision {
+            Precision::F32 => (JOINED_PHASES, false),
+            Precision::Tf32 => (JOINED_HALF_PHASES, false),
+            Precision::F16 | Precision::Bf16 => (JOINED_HALF_PHASES, true),
         };
-        let graph = orch_rewrite::phase_convolutions(&graph, joined_flops);
+        let graph = orch_rewrite::phase_convolutions(&graph, PhaseLimits { joined_flops, has_computed });
         let graph = orch_rewrite::merge_products(&graph);
         let (graph, alignment) = match self.info.precision {
             Precision::F32 | Precision::Tf32 => (graph, FULL_ROWS),
