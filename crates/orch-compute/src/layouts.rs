@@ -29,12 +29,7 @@ pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
 pub fn assign_gpu(graph: &PrimGraph) -> Vec<Layout> {
     let chosen: BTreeMap<TensorId, Layout> =
         weight_layouts(graph).into_iter().chain(copy_layouts(graph)).collect();
-    let mut layouts = forward(graph, &row_major_only(graph), &chosen);
-    // Constants have no node.
-    for (tensor, layout) in chosen {
-        layouts[tensor.index()] = layout;
-    }
-    layouts
+    forward(graph, &row_major_only(graph), &chosen)
 }
 
 /// Layouts of copies of inputs that nothing but convolutions reads. Images, also with batch and channels exchanged, as gradients of weights
@@ -115,11 +110,12 @@ fn is_copy_of_input(graph: &PrimGraph, tensor: TensorId) -> bool {
 fn forward(graph: &PrimGraph, pinned: &[bool], chosen: &BTreeMap<TensorId, Layout>) -> Vec<Layout> {
     let mut layouts: Vec<Layout> =
         graph.tensors().iter().map(|info| Layout::row_major(info.shape.rank())).collect();
+    for (tensor, layout) in chosen {
+        layouts[tensor.index()] = layout.clone();
+    }
     for node in graph.nodes() {
         for &output in &node.outputs {
-            if let Some(layout) = chosen.get(&output) {
-                layouts[output.index()] = layout.clone();
-            } else if !pinned[output.index()] {
+            if !pinned[output.index()] && !chosen.contains_key(&output) {
                 layouts[output.index()] = preferred(graph, node, output, &layouts);
             }
         }

@@ -1,8 +1,8 @@
 //! Thread programs: what each worker of a kernel does, in explicit loops, buffers and vectors, on GPUs by the threads of a CTA.
 //!
 //! Statements ([`program`], [`cta`], [`tma`], [`amx`]); text form, parser, validator, interpreter and a generator of random
-//! valid programs ([`text`], [`validate`], [`interp`], [`random`]); passes ([`passes`]); how evenly threads share tasks
-//! ([`shares`]); task mappings from workers to elements (Hidet, ASPLOS'23, section 5.1; [`mapping`]); targets as capability numbers ([`target`]).
+//! valid programs ([`text`], [`validate`], [`interp`], [`random`]); passes ([`passes`]); how evenly threads share work
+//! items ([`shares`]); task mappings from workers to elements (Hidet, ASPLOS'23, section 5.1; [`mapping`]); targets as capability numbers ([`target`]).
 //!
 //! This crate writes no source text, reads no files and knows no device beyond the capability numbers it is given.
 

@@ -1,5 +1,5 @@
-//! How evenly the threads of a CPU share the tasks of a program, and how often they bring an element to scratch: counted from the
-//! statements as they are, task by task.
+//! How evenly the threads of a CPU share the work items of a program, and how often they bring an element to scratch: counted from the
+//! statements as they are, work item by work item.
 //!
 //! Loops are walked one iteration after the other only where their variable decides about control flow or about what is brought to scratch.
 //! Of branches on data, the longer side counts.
@@ -13,23 +13,36 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
-/// What each task of a program does.
+/// The work items of each of so many threads: contiguous parts of about as many.
+pub fn parts(work_items: usize, threads: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..threads).map(move |thread| thread * work_items / threads..(thread + 1) * work_items / threads)
+}
+
+/// The groups, of so many work items, that contiguous ones are of.
+pub fn groups(work_items: &Range<usize>, of_group: usize) -> Range<usize> {
+    if work_items.is_empty() {
+        return 0..0;
+    }
+    work_items.start / of_group..(work_items.end - 1) / of_group + 1
+}
+
+/// What each work item of a program does.
 #[derive(Clone, PartialEq, Debug)]
-pub struct TaskShares {
-    /// Instructions of each task, without those of a group's first one.
+pub struct WorkItemShares {
+    /// Instructions of each work item, without those of a group's first one.
     own: Vec<f64>,
-    /// Instructions of the first task of each group that a thread runs, beside its own.
+    /// Instructions of the first work item of each group that a thread runs, beside its own.
     first: Vec<f64>,
-    /// Elements that the first task of each group brings to scratch.
+    /// Elements that the first work item of each group brings to scratch.
     packed: Vec<usize>,
-    /// Tasks of a group.
+    /// Work items of a group.
     of_group: usize,
-    /// Elements that all tasks bring to scratch, each counted once.
+    /// Elements that all work items bring to scratch, each counted once.
     distinct: usize,
 }
 
-impl TaskShares {
-    /// Counts the tasks of a program for a CPU.
+impl WorkItemShares {
+    /// Counts the work items of a program for a CPU.
     pub fn of(program: &ThreadProgram) -> Self {
         let mut walker = Walker::new(program);
         let of_group = program.groups.map_or(1, |groups| groups.tasks.max(1));
@@ -61,41 +74,30 @@ impl TaskShares {
         shares
     }
 
-    /// The tasks of each of so many threads.
-    fn ranges(&self, threads: usize) -> impl Iterator<Item = Range<usize>> {
-        let tasks = self.own.len();
-        (0..threads).map(move |thread| thread * tasks / threads..(thread + 1) * tasks / threads)
-    }
-
-    /// The groups that some tasks are of.
-    fn groups(&self, tasks: &Range<usize>) -> Range<usize> {
-        if tasks.is_empty() { 0..0 } else { tasks.start / self.of_group..(tasks.end - 1) / self.of_group + 1 }
-    }
-
     /// How many times as much as an even share the largest one of so many threads is, of what is done once.
     pub fn largest(&self, threads: usize) -> f64 {
         let all: f64 = self.own.iter().sum();
-        let of = |tasks: Range<usize>| self.own[tasks].iter().sum::<f64>();
-        let largest = self.ranges(threads).map(of).fold(0.0, f64::max);
+        let of = |items: Range<usize>| self.own[items].iter().sum::<f64>();
+        let largest = parts(self.own.len(), threads).map(of).fold(0.0, f64::max);
         if all > 0.0 { largest * threads as f64 / all } else { 1.0 }
     }
 
     /// How many times as fast as one so many threads are, if they take as long as their instructions: those that bring elements to scratch
-    /// are done by each thread that has tasks of a group.
+    /// are done by each thread that has work items of a group.
     pub fn speed_up(&self, threads: usize) -> f64 {
-        let of = |tasks: Range<usize>| {
-            let first: f64 = self.first[self.groups(&tasks)].iter().sum();
-            first + self.own[tasks].iter().sum::<f64>()
+        let of = |items: Range<usize>| {
+            let first: f64 = self.first[groups(&items, self.of_group)].iter().sum();
+            first + self.own[items].iter().sum::<f64>()
         };
-        let longest = |threads: usize| self.ranges(threads).map(of).fold(0.0, f64::max);
+        let longest = |threads: usize| parts(self.own.len(), threads).map(of).fold(0.0, f64::max);
         let shared = longest(threads);
         if shared > 0.0 { longest(1) / shared } else { 1.0 }
     }
 
     /// Elements that so many threads bring to scratch.
     pub fn packed(&self, threads: usize) -> usize {
-        let of = |tasks: Range<usize>| self.packed[self.groups(&tasks)].iter().sum::<usize>();
-        self.ranges(threads).map(of).sum()
+        let of = |items: Range<usize>| self.packed[groups(&items, self.of_group)].iter().sum::<usize>();
+        parts(self.own.len(), threads).map(of).sum()
     }
 
     /// Elements that are brought to scratch, each counted once: those that are made of the same elements of memory are one.
@@ -119,6 +121,8 @@ struct Walker<'a> {
     bound: Vec<Option<ExprId>>,
     /// Values of the variables that decide.
     values: Vec<Option<i64>>,
+    /// Stores that bring elements to scratch, by address.
+    packing: HashSet<*const Stmt>,
     /// Instructions of single statements, by address.
     instructions: HashMap<*const Stmt, f64>,
     /// The elements that were brought to scratch.
@@ -133,6 +137,7 @@ impl<'a> Walker<'a> {
             decides: vec![false; vars],
             bound: vec![None; vars],
             values: vec![None; vars],
+            packing: HashSet::new(),
             instructions: HashMap::new(),
             seen: HashSet::new(),
         };
@@ -160,20 +165,23 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The expressions that decide.
-    fn note_roots(&self, body: &[Stmt], roots: &mut Vec<ExprId>) {
+    /// Notes the stores that bring elements to scratch, and the expressions that decide.
+    fn note_roots(&mut self, body: &[Stmt], roots: &mut Vec<ExprId>) {
         for stmt in body {
             match stmt {
                 Stmt::For { start, end, .. } => roots.extend([*start, *end]),
                 Stmt::If { condition, .. } => roots.push(*condition),
-                Stmt::Store { .. } if self.packs(stmt) => roots.extend(stmt.operands()),
+                Stmt::Store { .. } if self.packs(stmt) => {
+                    self.packing.insert(stmt);
+                    roots.extend(stmt.operands());
+                }
                 _ => {}
             }
             stmt.bodies().for_each(|body| self.note_roots(body, roots));
         }
     }
 
-    /// True if a statement brings to scratch what is read elsewhere: sums that stay there for a while are not.
+    /// True if a statement brings to scratch what is read elsewhere: accumulators that stay there for a while are not.
     fn packs(&self, stmt: &Stmt) -> bool {
         let Stmt::Store { buffer, value, .. } = stmt else { return false };
         let is_scratch = |buffer| self.program.buffer(buffer).scope == Scope::Scratch;
@@ -216,7 +224,7 @@ impl<'a> Walker<'a> {
                 Stmt::Let(var, value) if self.decides[var.index()] => {
                     self.values[var.index()] = self.eval(*value, 0).and_then(Number::as_i64);
                 }
-                Stmt::Store { value, mask, .. } if self.packs(stmt) => {
+                Stmt::Store { value, mask, .. } if self.packing.contains(&std::ptr::from_ref(stmt)) => {
                     work.packed += self.pack(*value, *mask);
                 }
                 Stmt::For { var, start, end, step, kind, body } => {
@@ -350,7 +358,7 @@ mod tests {
     use super::*;
     use crate::parse_thread;
 
-    /// Six tasks in two groups, whose first one brings 16 of 32 elements to scratch; the last task has half of the iterations.
+    /// Six work items in two groups, whose first one brings 16 of 32 elements to scratch.
     const GROUPS: &str = "program k, 6 tasks task: i64 [0..=5] groups of 3 first: i64 [0..=1]
   input x: f32[32]
   output y: f32[6]
@@ -367,7 +375,7 @@ mod tests {
     #[test]
     fn threads_that_share_a_group_pack_it_each() {
         let program = parse_thread(GROUPS).unwrap_or_else(|error| panic!("{error}"));
-        let shares = TaskShares::of(&program);
+        let shares = WorkItemShares::of(&program);
         assert_eq!(
             (shares.distinct(), shares.packed(1), shares.packed(2), shares.packed(6)),
             (32, 32, 32, 96)

@@ -182,7 +182,7 @@ impl KernelFacts {
         (vector / self.efficiency.clamp(1e-3, 1.0) + scalar) * GIGA_TO_US
     }
 
-    /// How often so many threads pack an element: each packs the blocks that it has tasks of.
+    /// How often so many threads pack an element: each packs the blocks that it has work items of.
     fn packed_times(&self, threads: u64) -> f64 {
         let (tasks, blocks) = (self.tasks.max(1), self.packed_blocks.max(1));
         let of_block = tasks.div_ceil(blocks);

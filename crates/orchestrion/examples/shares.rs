@@ -58,10 +58,10 @@ fn print(path: &str, steps: &[StepShares], worst: usize) {
     let mut sorted: Vec<&StepShares> = steps.iter().collect();
     sorted.sort_by(|a, b| lost_us(b).total_cmp(&lost_us(a)));
     for step in sorted.into_iter().take(worst) {
-        let StepShares { name, schedule, alone_us, tasks, shares, .. } = step;
+        let StepShares { name, schedule, alone_us, work_items, shares, .. } = step;
         let packed = shares.packed(16) as f64 / shares.distinct().max(1) as f64;
         println!(
-            "    {:6.1} us lost: {name}, {alone_us:.0} us, {tasks} work items, largest share {:.2}, packed {packed:.2} times, {schedule}",
+            "    {:6.1} us lost: {name}, {alone_us:.0} us, {work_items} work items, largest share {:.2}, packed {packed:.2} times, {schedule}",
             lost_us(step),
             shares.largest(16),
         );

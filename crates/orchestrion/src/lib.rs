@@ -62,7 +62,7 @@ pub use orch_runtime::{ExitingAllocator, map_file};
 pub use orch_thread::passes::names as pass_names;
 pub use plan::explain;
 pub use plan::planned::Planned;
-pub use plan::shares::StepShares;
+pub use plan::work_items::StepShares;
 pub use run::device::{DeviceInput, DeviceRun, DeviceTensor};
 pub use run::executable::{Executable, OutputBuffers, RunContext, RunsInARow, StepTime, aligned};
 pub use run::launches::LaunchChoice;

@@ -105,10 +105,10 @@ fn work_items_allow_many_threads() {
     for step in steps.iter().filter(|step| step.alone_us >= LONG_US) {
         for threads in [2, 4, 8, 16] {
             let largest = step.shares.largest(threads);
-            let StepShares { name, schedule, tasks, .. } = step;
+            let StepShares { name, schedule, work_items, .. } = step;
             assert!(
                 largest <= 1.15,
-                "{name}, {tasks} work items of {schedule}, {threads} threads: {largest}"
+                "{name}, {work_items} work items of {schedule}, {threads} threads: {largest}"
             );
         }
     }

@@ -7,6 +7,7 @@ use super::layer_norm::{Statistics, inverse_root, scale_and_shift};
 use super::{Applied, Rule, rule};
 use crate::call::Call;
 use crate::emit::{Emitted, Emitter, Refusal, Val, invalid, unsupported};
+use orch_ir::DType;
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[
@@ -105,11 +106,15 @@ fn train(emitter: &mut Emitter, call: &Call) -> Result<Trained, Refusal> {
 /// The result and the saved statistics, in the types that the document says.
 fn results(emitter: &mut Emitter, call: &Call, trained: &Trained) -> Applied {
     let mut results = vec![Some(trained.y.clone())];
-    for (position, value) in trained.saved.iter().enumerate() {
-        let dtype = call.result(position + 1).map_or(value.dtype, |known| known.0);
-        results.push(Some(emitter.cast(value, dtype)));
+    for (index, value) in (1..).zip(&trained.saved) {
+        results.push(Some(emitter.cast(value, stated_type(call, index, value))));
     }
     Ok(results)
+}
+
+/// The type of a result in the document; that of another value where the document has none.
+fn stated_type(call: &Call, index: usize, other: &Val) -> DType {
+    call.result(index).map_or(other.dtype, |(dtype, _)| dtype)
 }
 
 /// The running statistics are results, in the types that the document says: PyTorch traces those of f16 and bf16 as f32 on GPUs, and
@@ -126,8 +131,9 @@ fn functional(emitter: &mut Emitter, call: &Call) -> Applied {
     let mut results = results(emitter, call, &trained)?;
     let momentum = call.float_or("momentum", 0.1)?;
     let unbiased = trained.count as f64 / (trained.count as f64 - 1.0).max(0.0);
-    for (position, name) in ["running_mean", "running_var"].into_iter().enumerate() {
-        let (current, factor) = (&trained.statistics[position], [1.0, unbiased][position]);
+    let statistics =
+        ["running_mean", "running_var"].into_iter().zip(&trained.statistics).zip([1.0, unbiased]);
+    for (index, ((name, current), factor)) in (3..).zip(statistics) {
         let running = call.tensor(name)?;
         let kept = emitter.cast(running, current.dtype);
         let kept = emitter.binary_scalar("Mul", &kept, 1.0 - momentum)?;
@@ -135,8 +141,7 @@ fn functional(emitter: &mut Emitter, call: &Call) -> Applied {
             if factor == 1.0 { current.clone() } else { emitter.binary_scalar("Mul", current, factor)? };
         let new = emitter.binary_scalar("Mul", &new, momentum)?;
         let sum = emitter.binary("Add", &kept, &new)?;
-        let dtype = call.result(3 + position).map_or(running.dtype, |known| known.0);
-        results.push(Some(emitter.cast(&sum, dtype)));
+        results.push(Some(emitter.cast(&sum, stated_type(call, index, running))));
     }
     Ok(results)
 }

@@ -183,7 +183,7 @@ fn chosen(site: &mut Site<'_>, condition: TensorId, [if_true, if_false]: [bool; 
 }
 
 fn arithmetic_of_select(site: &mut Site<'_>) -> Option<TensorId> {
-    let made = site.maker(site.result())?;
+    let made = site.root();
     let PrimOp::Map(f) = *made.op else { return None };
     let is_float = site.dtype(site.result()).is_float();
     let has_values = match f {
@@ -192,11 +192,11 @@ fn arithmetic_of_select(site: &mut Site<'_>) -> Option<TensorId> {
         ScalarFn::Binary(BinaryFn::Div) | ScalarFn::Cast(_) => is_float,
         _ => false,
     };
-    let is_selected: Vec<bool> = made.inputs.iter().map(|&operand| splat(site, operand).is_none()).collect();
-    let selected = is_selected.iter().position(|&is_selected| is_selected)?;
-    if !has_values || is_selected.iter().filter(|&&is_selected| is_selected).count() > 1 {
+    if !has_values {
         return None;
     }
+    let mut selected = (0..made.inputs.len()).filter(|&at| splat(site, made.inputs[at]).is_none());
+    let (Some(selected), None) = (selected.next(), selected.next()) else { return None };
     let (condition, choices) = choice(site, made.inputs[selected])?;
     let mut results = [condition; 2];
     for (result, choice) in results.iter_mut().zip(choices) {

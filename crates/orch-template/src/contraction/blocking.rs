@@ -9,6 +9,7 @@ use super::staging::Staging;
 use super::window::WindowSize;
 use crate::balance::{EVEN_FOR, TASK_COST, UNEVEN_TASKS, sharing_cost};
 use orch_thread::amx::MAX_TILE_ROWS;
+use orch_thread::shares::{groups, parts};
 use orch_thread::target::CpuTarget;
 
 impl CpuMathUnit {
@@ -410,8 +411,7 @@ impl CpuContractionSchedule {
         let tasks = grid.tasks();
         let all = before(tasks).max(1);
         let largest = |&threads: &usize| {
-            let start = |thread: usize| before(thread * tasks / threads);
-            let range = (0..threads).map(|thread| start(thread + 1) - start(thread)).max();
+            let range = parts(tasks, threads).map(|items| before(items.end) - before(items.start)).max();
             (range.unwrap_or(0) * threads) as f64 / all as f64
         };
         threads.iter().map(largest).collect()
@@ -635,13 +635,8 @@ impl PackedRows<'_> {
 
 /// The most blocks that one of so many threads has work items of, where each has a contiguous part of them.
 fn most_blocks(blocks: usize, tasks_of_block: usize, threads: usize) -> usize {
-    let tasks = blocks * tasks_of_block;
-    let start = |thread: usize| thread * tasks / threads;
-    let of = |thread: usize| match (start(thread), start(thread + 1)) {
-        (first, past) if first == past => 0,
-        (first, past) => (past - 1) / tasks_of_block + 1 - first / tasks_of_block,
-    };
-    (0..threads).map(of).max().unwrap_or(0)
+    let items = parts(blocks * tasks_of_block, threads);
+    items.map(|items| groups(&items, tasks_of_block).len()).max().unwrap_or(0)
 }
 
 #[cfg(test)]

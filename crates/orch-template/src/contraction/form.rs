@@ -1,8 +1,9 @@
 //! What makes a block program a contraction: one dot product and the roles of its axes.
 
+use super::linear::read_offsets;
 use crate::design::CannotLower;
 use orch_compute::block::{BlockProgram, ReduceKind, Stage};
-use orch_compute::expr::{ArgId, Expr, ExprId, Exprs, StageId, VarId};
+use orch_compute::expr::{ExprId, Exprs, StageId, VarId};
 use orch_compute::simplify::Simplifier;
 use orch_ir::ReduceOp;
 
@@ -87,8 +88,8 @@ impl ContractionForm {
     }
 
     /// Puts the axis of an operand's own along which it is contiguous innermost, if it is contiguous along no summed one: the image of a
-    /// gradient of weights, `[n h w, r s c]` with windows `r, s`. Results are then stored with a stride, which is worth it where sums
-    /// are longer than the operands have rows.
+    /// gradient of weights, `[n h w, r s c]` with windows `r, s`. Results are then stored with a stride, which is worth it where the K
+    /// dimension is longer than the operands have rows.
     pub fn with_contiguous_rows(mut self, block: &BlockProgram) -> Self {
         let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
         let k = points(&self.k);
@@ -134,18 +135,8 @@ struct Distances {
 impl Distances {
     fn of(block: &BlockProgram, operand: ExprId) -> Self {
         let mut exprs = block.exprs.clone();
-        let reads: Vec<(ArgId, Vec<ExprId>)> = (exprs.reachable(&[operand]).into_iter())
-            .filter_map(|id| match exprs.get(id) {
-                Expr::Read { arg, index, .. } => Some((*arg, index.clone())),
-                _ => None,
-            })
-            .collect();
-        let offsets = (reads.into_iter())
-            .map(|(arg, index)| {
-                let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
-                exprs.linear_index(&index, &strides)
-            })
-            .collect();
+        let reads = read_offsets(block, &mut exprs, operand);
+        let offsets = reads.into_iter().map(|(_, offset)| offset).collect();
         Self { exprs, simplifier: Simplifier::new(), offsets }
     }
 

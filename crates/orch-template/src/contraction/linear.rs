@@ -25,6 +25,21 @@ pub(super) fn linear_in(exprs: &mut Exprs, offset: ExprId, var: VarId) -> Option
     (line == difference).then_some(stride)
 }
 
+/// The reads that an expression is made of, each as argument and element offset.
+pub(crate) fn read_offsets(block: &BlockProgram, exprs: &mut Exprs, root: ExprId) -> Vec<(ArgId, ExprId)> {
+    let nodes = exprs.reachable(&[root]).into_iter();
+    let reads = nodes.filter_map(|id| match exprs.get(id).clone() {
+        Expr::Read { arg, index, .. } => Some((arg, index)),
+        _ => None,
+    });
+    let reads: Vec<_> = reads.collect();
+    let offset = |(arg, index): (ArgId, Vec<ExprId>)| {
+        let meta = block.arg(arg);
+        (arg, exprs.linear_index(&index, &meta.layout.strides(&meta.shape)))
+    };
+    reads.into_iter().map(offset).collect()
+}
+
 /// The number of values of a variable.
 pub(super) fn block_extent(exprs: &Exprs, var: VarId) -> usize {
     exprs.var_info(var).range.map_or(0, |(_, last)| last as usize + 1)

@@ -119,11 +119,11 @@ pub(super) fn unused_along(nest: &mut Nest, axis: &Axis) -> f64 {
         }
         for access in accesses {
             let Expr::Load { buffer, .. } = *nest.program.exprs.get(access) else { continue };
-            if let Some(Pattern::Strided { bytes }) = pattern(nest, access, Some((axis, 1))) {
+            if let Some(strided @ Pattern::Strided { .. }) = pattern(nest, access, Some((axis, 1))) {
                 let size = nest.program.exprs.dtype(access).size_bytes();
                 // What is read again is in L1.
                 let elems = nest.program.buffer(buffer).elems.min(points);
-                total += elems as f64 * (bytes.clamp(size, SECTOR.max(size)) - size) as f64;
+                total += elems as f64 * (strided.effort(size, 1).bytes - size as f64);
             }
         }
     }

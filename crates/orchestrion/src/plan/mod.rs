@@ -16,7 +16,7 @@
 //! | [`design`], [`library`], [`implement`] | the chosen candidates as thread programs and library calls |
 //! | [`updates`], [`in_place`], [`independent`] | results in the memory of what they replace; independent kernels next to each other |
 //! | [`sharing`] | how threads share work items, and what that is modelled to take |
-//! | [`shares`] | how evenly the work items of a plan fall to threads, counted |
+//! | [`work_items`] | how evenly the work items of a plan fall to threads, counted |
 //! | [`passes`], [`assemble`] | passes over the thread programs; steps over memory |
 //! | [`cache`] | plans that were made before |
 //!
@@ -47,10 +47,10 @@ pub mod library;
 pub mod passes;
 pub mod planned;
 pub mod prepared;
-pub mod shares;
 pub mod sharing;
 pub mod signature;
 pub mod substitute;
 pub mod units;
 pub mod updated;
 pub mod updates;
+pub mod work_items;

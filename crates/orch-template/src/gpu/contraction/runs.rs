@@ -3,12 +3,12 @@
 use super::schedule::Major;
 use super::unit::MathUnit;
 use crate::contraction::ContractionForm;
-use crate::contraction::linear::plain_read;
+use crate::contraction::linear::{plain_read, read_offsets};
 use crate::contraction::operand::FlatAxes;
 use crate::gpu::cta::WIDEST_BYTES;
 use orch_compute::block::{ArgRole, BlockProgram};
 use orch_compute::expr::substitute::Substitution;
-use orch_compute::expr::{ArgId, Expr, ExprId, Exprs, VarId};
+use orch_compute::expr::{ArgId, ExprId, Exprs, VarId};
 use orch_compute::simplify::{Simplifier, simplify};
 
 /// An operand over flat coordinates.
@@ -36,17 +36,7 @@ impl<'a> FlatOperand<'a> {
 
     /// The arguments that are read, each with the element's offset in it.
     fn reads(&mut self) -> Vec<(ArgId, ExprId)> {
-        let nodes = self.source.reachable(&[self.value]);
-        let reads = nodes.into_iter().filter_map(|id| match self.source.get(id).clone() {
-            Expr::Read { arg, index, .. } => Some((arg, index)),
-            _ => None,
-        });
-        let reads: Vec<_> = reads.collect();
-        let offset = |(arg, index): (ArgId, Vec<ExprId>)| {
-            let meta = self.block.arg(arg);
-            (arg, self.source.linear_index(&index, &meta.layout.strides(&meta.shape)))
-        };
-        reads.into_iter().map(offset).collect()
+        read_offsets(self.block, &mut self.source, self.value)
     }
 
     /// Elements in memory from one value of the coordinate to the next, if they are evenly apart.

@@ -2,7 +2,7 @@
 
 use super::planned::Planned;
 use crate::manifest::ActionInfo;
-use orch_thread::shares::TaskShares;
+use orch_thread::shares::WorkItemShares;
 
 /// A step that launches a kernel on a CPU.
 #[derive(Clone, Debug)]
@@ -16,28 +16,28 @@ pub struct StepShares {
     /// Floating-point operations, a multiply-add as two.
     pub flops: f64,
     /// Its work items.
-    pub tasks: usize,
+    pub work_items: usize,
     /// What they do.
-    pub shares: TaskShares,
+    pub shares: WorkItemShares,
 }
 
 impl Planned {
     /// What the work items of each step do that launches a kernel; of a plan for a CPU.
     pub fn shares(&self) -> Vec<StepShares> {
         let kernels = &self.implementation.kernels;
-        let mut known: Vec<Option<TaskShares>> = vec![None; kernels.len()];
+        let mut known: Vec<Option<WorkItemShares>> = vec![None; kernels.len()];
         let mut steps = Vec::new();
         for step in &self.assembly.steps {
             let ActionInfo::Kernel(number) = step.action else { continue };
             let design = &kernels[number].design;
             let program = &design.kernel.program;
-            let shares = known[number].get_or_insert_with(|| TaskShares::of(program)).clone();
+            let shares = known[number].get_or_insert_with(|| WorkItemShares::of(program)).clone();
             steps.push(StepShares {
                 name: step.name.clone(),
                 schedule: design.schedule.clone(),
                 alone_us: step.alone_us,
                 flops: step.flops,
-                tasks: program.tasks,
+                work_items: program.tasks,
                 shares,
             });
         }
