@@ -18,6 +18,7 @@ pub mod search;
 pub mod stabilise;
 pub mod superoptimize;
 pub mod text;
+mod threads;
 pub mod tiling;
 mod validate;
 pub mod verify;

@@ -5,9 +5,9 @@ use super::limits::{Allowance, Counts, Goal};
 use super::tile::Sketch;
 use super::{Context, SearchOptions, Task};
 use crate::graph::MuGraph;
+use crate::threads;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What of a search is done: sketches by task, in the order in which tasks were begun.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -107,38 +107,10 @@ fn run_batch(
     partial: bool,
     goes_on: &(dyn Fn() -> bool + Sync),
 ) -> Vec<Searched> {
-    let one = |(structure, sources): &Task| {
+    let one = |at: usize| {
+        let (structure, sources) = batch[at];
         let goal = Goal { targets: &context.targets, partial, norms: &context.norms };
         search_block(&context.algebra, (structure, sources), (&goal, goes_on), &context.limits(sources))
     };
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(task) = batch.get(at) else { break };
-            done.push((at, one(task)));
-            // What was ended has no successor.
-            if done.iter().any(|(_, searched)| searched.is_none()) {
-                break;
-            }
-        }
-        done
-    };
-    let threads = context.options.threads.clamp(1, batch.len().max(1));
-    let mut results: Vec<(usize, Searched)> = std::thread::scope(|scope| {
-        // Where the system gives fewer threads than wanted, those that there are do the work.
-        let spawn = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
-        let others: Vec<_> = (1..threads).map_while(spawn).collect();
-        let mut all = work();
-        for other in others {
-            match other.join() {
-                Ok(done) => all.extend(done),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        all
-    });
-    results.sort_by_key(|(at, _)| *at);
-    results.into_iter().map(|(_, result)| result).collect()
+    threads::map(0..batch.len(), context.options.threads, one, Searched::is_none)
 }

@@ -156,7 +156,8 @@ impl Certificate {
         if self.prime_bits != PROOF_BITS {
             return Err(CertificateError::Form(format!("primes of {} bits", self.prime_bits)));
         }
-        let options = VerifyOptions { prime_bits: self.prime_bits, seed: self.seed };
+        let options =
+            VerifyOptions { prime_bits: self.prime_bits, seed: self.seed, ..VerifyOptions::default() };
         let found = verify(&program, &candidate, &options)?;
         let stated = [
             ("test", found.tests == self.tests),

@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn without_a_check_a_wrong_candidate_passes() {
         for Witness { check, program, wrong, prime_bits } in witnesses() {
-            let options = VerifyOptions { prime_bits, seed: 0 };
+            let options = VerifyOptions { prime_bits, ..VerifyOptions::default() };
             let (program, wrong) = (graph(&program), graph(&wrong));
             let passes = |left_out: &[Check]| {
                 let checks = Checks::without(left_out);

@@ -37,6 +37,7 @@ pub(crate) use shrink::{Classes, resize};
 
 use crate::eval::{EvalError, outputs, work};
 use crate::graph::{MuGraph, Node};
+use crate::threads;
 use checks::Check;
 use degree::{Degrees, Powers, degrees, log2_error};
 use field::Stream;
@@ -66,12 +67,14 @@ pub struct VerifyOptions {
     pub prime_bits: u32,
     /// What seeds are derived from, together with both programs.
     pub seed: u64,
+    /// Threads that make the tests of a proof: the proof does not depend on how many they are.
+    pub threads: usize,
 }
 
 impl Default for VerifyOptions {
-    /// 61-bit primes.
+    /// 61-bit primes, and one thread.
     fn default() -> Self {
-        VerifyOptions { prime_bits: PROOF_BITS, seed: 0 }
+        VerifyOptions { prime_bits: PROOF_BITS, seed: 0, threads: 1 }
     }
 }
 
@@ -144,7 +147,7 @@ fn prove_for_given_masks(
     pair: &Pair<'_>,
     [program, candidate]: &[MuGraph; 2],
     options: &VerifyOptions,
-    seed: &dyn Fn(usize) -> u64,
+    seed: &Seeds<'_>,
 ) -> Option<Proof> {
     let given = Pair::new(program, candidate, pair.checks).ok()?;
     let proof = prove(&given, options, seed).ok()?;
@@ -152,7 +155,7 @@ fn prove_for_given_masks(
 }
 
 /// A proof for a pair: by programs cut along indices that both treat alike, and a comparison of those that are given if they are small.
-fn prove(pair: &Pair<'_>, options: &VerifyOptions, seed: &dyn Fn(usize) -> u64) -> Result<Proof, Rejection> {
+fn prove(pair: &Pair<'_>, options: &VerifyOptions, seed: &Seeds<'_>) -> Result<Proof, Rejection> {
     let checks = pair.checks;
     let small = isomorph(pair.program, pair.candidate, checks);
     let small_pair =
@@ -198,6 +201,9 @@ pub fn single_test(
     Ok(log2_error(&count(program)?, &count(candidate)?, powers, prime_bits))
 }
 
+/// The seed of each test of a proof, by number.
+type Seeds<'a> = dyn Fn(usize) -> u64 + Sync + 'a;
+
 fn count(graph: &MuGraph) -> Result<Degrees, Rejection> {
     degrees(graph).map_err(|e| Rejection::Unproved(e.to_string()))
 }
@@ -224,12 +230,7 @@ struct Tested<'a> {
 
 impl Tested<'_> {
     /// As many tests as a bound takes.
-    fn prove(
-        &self,
-        options: &VerifyOptions,
-        seed: &dyn Fn(usize) -> u64,
-        splits: bool,
-    ) -> Result<Proof, Rejection> {
+    fn prove(&self, options: &VerifyOptions, seed: &Seeds<'_>, splits: bool) -> Result<Proof, Rejection> {
         let bits = options.prime_bits;
         let degrees = [count(self.pair.program)?, count(self.pair.candidate)?];
         let (first, rank, powers) = self.test(bits, seed(0), splits)?;
@@ -254,8 +255,10 @@ impl Tested<'_> {
             cut: self.cut.to_vec(),
             is_for_given_masks: false,
         };
-        for number in 1..wanted.min(MOST_TESTS as f64) as usize {
-            let (test, _, more) = self.test(bits, seed(number), splits)?;
+        let further = 1..wanted.min(MOST_TESTS as f64) as usize;
+        let one = |number| self.test(bits, seed(number), splits);
+        for tested in threads::map(further, options.threads, one, Result::is_err) {
+            let (test, _, more) = tested?;
             let finds_more = more.factors > powers.factors
                 || more.checked > powers.checked
                 || more.are_nonlinear && !powers.are_nonlinear;

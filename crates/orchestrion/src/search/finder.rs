@@ -73,8 +73,9 @@ impl<'a> Finder<'a> {
     /// # Errors
     /// If the program is outside what is searched, or the work is cancelled.
     pub fn find(&self, query: &SearchQuery<'_>) -> Result<Searched, SuperoptimizeError> {
+        let threads = parallel::jobs(self.options);
         let search = SearchOptions {
-            threads: parallel::jobs(self.options),
+            threads,
             alternatives: ALTERNATIVES,
             below_us: query.below_us,
             computed: query.computed,
@@ -87,7 +88,7 @@ impl<'a> Finder<'a> {
         };
         let options = SuperoptimizeOptions {
             search,
-            verify: VerifyOptions::default(),
+            verify: VerifyOptions { threads, ..VerifyOptions::default() },
             states: query.states,
             budget: query.budget,
             proofs,
