@@ -9,6 +9,8 @@
 //! the class of the index that is cut, and are refused with it.
 
 use crate::program::Extent;
+use itertools::Itertools;
+use petgraph::unionfind::UnionFind;
 
 /// What a dimension counts: a class of indices, and how many elements of it one step is: more than one if the dimension has the number of
 /// the part that an index is cut in. `None` is an extent of 1.
@@ -20,43 +22,34 @@ pub const REFUSED: Index = Some((0, 1));
 /// How many elements stand for all.
 pub const KEPT: usize = 2;
 
-/// Classes of indices that were joined. The first one is of those that are refused.
+/// Indices, in classes of those that were joined. The class of the first one is refused.
 #[derive(Clone, Debug)]
 pub struct Indices {
-    /// Of each index another one of its class, itself if it is the class's name; and its extent.
-    parents: Vec<(usize, usize)>,
+    classes: UnionFind<usize>,
+    /// Of each index.
+    extents: Vec<usize>,
 }
 
 impl Default for Indices {
     fn default() -> Indices {
-        Indices { parents: vec![(0, 0)] }
+        Indices { classes: UnionFind::new(1), extents: vec![0] }
     }
 }
 
 impl Indices {
-    fn class(&mut self, mut index: usize) -> usize {
-        while self.parents[index].0 != index {
-            let next = self.parents[index].0;
-            self.parents[index].0 = self.parents[next].0;
-            index = next;
-        }
-        index
-    }
-
     /// An extent with an index that no other tensor has.
     pub fn extent(&mut self, len: usize) -> Extent {
-        self.parents.push((self.parents.len(), len));
-        Extent::new(len, Some((self.parents.len() - 1, 1)))
+        self.extents.push(len);
+        Extent::new(len, Some((self.classes.new_set(), 1)))
     }
 
     /// The index of elements that are taken together.
     pub fn join(&mut self, a: Index, b: Index) -> Index {
         let (Some((i, unit)), Some((j, other))) = (a, b) else { return a.or(b) };
-        let (i, j) = (self.class(i), self.class(j));
-        let is_same = (unit, self.parents[i].1) == (other, self.parents[j].1);
-        let class = if is_same { i.min(j) } else { 0 };
-        self.parents[i].0 = class;
-        self.parents[j].0 = class;
+        self.classes.union(i, j);
+        if (unit, self.extents[i]) != (other, self.extents[j]) {
+            self.classes.union(i, 0);
+        }
         a
     }
 
@@ -81,33 +74,36 @@ impl Indices {
 
     /// Adds the indices of others: what is added to their numbers.
     pub fn append(&mut self, others: &Indices) -> usize {
-        let offset = self.parents.len();
-        self.parents.extend(others.parents.iter().map(|(parent, extent)| (parent + offset, *extent)));
-        self.parents[offset].0 = 0;
+        let offset = self.extents.len();
+        for &extent in &others.extents {
+            self.extent(extent);
+        }
+        for index in 0..others.extents.len() {
+            self.classes.union(offset + index, offset + others.classes.find(index));
+        }
+        self.classes.union(offset, 0);
         offset
     }
 
     /// Refuses what is in a tensor twice, but for the number of a part and the place in it.
     pub fn refuse_diagonals(&mut self, shape: &[Extent]) {
-        for (at, extent) in shape.iter().enumerate() {
-            for other in &shape[at + 1..] {
-                let (Some((i, unit)), Some((j, step))) = (extent.index, other.index) else { continue };
-                if self.class(i) == self.class(j) && Some(unit) != step.checked_mul(other.len) {
-                    self.refuse(extent.index);
-                }
+        for (extent, other) in shape.iter().tuple_combinations() {
+            let (Some((i, unit)), Some((j, step))) = (extent.index, other.index) else { continue };
+            if self.classes.equiv(i, j) && Some(unit) != step.checked_mul(other.len) {
+                self.refuse(extent.index);
             }
         }
     }
 
     /// Whether an index is treated alike.
-    pub fn is_alike(&mut self, index: Index) -> bool {
-        index.is_some_and(|(index, _)| self.class(index) != 0)
+    pub fn is_alike(&self, index: Index) -> bool {
+        index.is_some_and(|(index, _)| !self.classes.equiv(index, 0))
     }
 
     /// Extents of which less is kept, and how much.
     pub fn cut(&self) -> Vec<(usize, usize)> {
-        let classes = self.parents.iter().enumerate();
-        let cut = classes.filter(|(at, (parent, extent))| at == parent && *extent > KEPT);
-        cut.map(|(_, (_, extent))| (*extent, KEPT)).collect()
+        let indices = (0..self.extents.len()).filter(|&index| self.is_alike(Some((index, 1))));
+        let extents = indices.unique_by(|&index| self.classes.find(index)).map(|index| self.extents[index]);
+        extents.filter(|&extent| extent > KEPT).map(|extent| (extent, KEPT)).collect()
     }
 }

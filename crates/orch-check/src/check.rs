@@ -64,6 +64,8 @@ struct Pair {
     cut: Vec<(usize, usize)>,
     /// What must be defined; of the candidate what signs alone do not show.
     conditions: BTreeSet<Condition>,
+    /// What is computed: each output of the program and the candidate's, one after the other, and what conditions are about.
+    wanted: Vec<usize>,
     facts: Vec<u8>,
     deadline: Instant,
 }
@@ -87,19 +89,21 @@ impl Pair {
         ensure!(other.len() == outputs.len(), "the candidate has further outputs");
         let facts = facts(&both)?;
         let conditions = conditions(&both, &facts, first);
+        let wanted = outputs.iter().flat_map(|(_, both)| *both);
+        let wanted: Vec<usize> = wanted.chain(conditions.iter().map(|own| own.tensor)).collect();
         let Program { nodes, indices, .. } = &mut both;
         nodes.iter().for_each(|node| indices.refuse_diagonals(&node.shape));
         let extents = nodes.iter_mut().flat_map(|node| &mut node.shape);
         extents.for_each(|extent| extent.index = extent.index.filter(|_| indices.is_alike(extent.index)));
-        let ([mut work, mut held], mut cut) = (cost(&both), Vec::new());
+        let ([mut work, mut held], mut cut) = (cost(&both, &wanted), Vec::new());
         if work > WHOLE_WORK || held > MAX_ELEMENTS {
             cut = both.indices.cut();
             both.nodes.iter_mut().flat_map(|node| &mut node.shape).for_each(Extent::cut);
-            [work, held] = cost(&both);
+            [work, held] = cost(&both, &wanted);
         }
         ensure!(held <= MAX_ELEMENTS, "a test holds {held:.1e} elements; at most {MAX_ELEMENTS:.1e} are");
         ensure!(work <= MAX_WORK, "a test takes {work:.1e} operations; at most {MAX_WORK:.1e} are made");
-        Ok(Pair { both, outputs, cut, conditions, facts, deadline })
+        Ok(Pair { both, outputs, cut, conditions, wanted, facts, deadline })
     }
 
     fn decide(&self, key: Key) -> Result<Verdict> {
@@ -150,11 +154,9 @@ impl Pair {
         }))
     }
 
-    /// What is computed: each output of the program and the candidate's, one after the other, and what conditions are about.
+    /// The elements of outputs, and those of what conditions are about.
     fn values<D: Domain>(&self, domain: &mut D) -> Result<[Vec<Vec<D::Value>>; 2]> {
-        let outputs = self.outputs.iter().flat_map(|(_, both)| *both);
-        let wanted: Vec<usize> = outputs.chain(self.conditions.iter().map(|own| own.tensor)).collect();
-        let mut outputs = evaluate(domain, &self.both, &wanted)?;
+        let mut outputs = evaluate(domain, &self.both, &self.wanted)?;
         let conditions = outputs.split_off(2 * self.outputs.len());
         Ok([outputs, conditions])
     }
@@ -199,7 +201,7 @@ impl Pair {
         for (condition, values) in all.filter(|(condition, _)| counts(condition)) {
             for x in values.iter().filter(|x| x.weight != 0) {
                 // A divisor or its negative, whichever is smaller.
-                let number = if condition.is_root { x.p } else { x.p.min(round.p.sub(0, x.p)) };
+                let number = if condition.is_root { x.p } else { x.p.min(round.p.prime - x.p) };
                 if !condition.is_candidates {
                     known.insert((condition.is_root, number));
                 } else if !known.contains(&(condition.is_root, number)) {

@@ -1,84 +1,162 @@
 //! The meaning of a program over any kind of values, element by element.
 
 use crate::program::{Extent, Node, Op, Program, Result, Scalar, computed, is_present, lens, steps};
-use std::sync::Arc;
+use itertools::Itertools;
 
 /// A kind of values.
 pub trait Domain {
     /// An element.
     type Value: Copy;
-    /// Says why what came before has no value, if it has none; called often.
-    fn check(&mut self) -> Result<()> {
+    /// An error if there is no time left; called often.
+    fn check(&self) -> Result<()> {
         Ok(())
     }
     /// An element of an input: the tensor, whether it is a mask, position.
-    fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> Self::Value;
+    fn input(&self, tensor: usize, is_mask: bool, at: usize) -> Self::Value;
     /// A numerator by a positive denominator.
-    fn constant(&mut self, num: i64, den: i64) -> Self::Value;
+    fn constant(&self, num: i64, den: i64) -> Result<Self::Value>;
     /// A function of numbers.
-    fn apply(&mut self, scalar: Scalar, args: &[Self::Value]) -> Self::Value;
-    /// An element of a tensor that is computed.
-    fn element(&mut self, _tensor: usize, value: Self::Value) -> Self::Value {
+    fn apply(&mut self, scalar: Scalar, args: &[Self::Value]) -> Result<Self::Value>;
+    /// An element of a tensor that is given or computed.
+    fn element(&self, _tensor: usize, value: Self::Value) -> Self::Value {
         value
     }
 }
 
-/// A tensor: elements, where the first one is, and the distance between neighbours along each dimension.
-struct Strided<V> {
-    elements: Elements<V>,
+/// Where the elements of a tensor are: in which tensor, where the first one is, and the distance between neighbours along each dimension.
+struct View {
+    tensor: usize,
     first: usize,
     steps: Vec<usize>,
 }
 
-#[derive(Clone)]
-enum Elements<V> {
-    Known(Arc<Vec<V>>),
-    /// Of a large input, made when they are read: the tensor, and whether it is a mask.
-    Input(usize, bool),
-}
-
-/// Inputs of more elements are large.
-const LARGE: usize = 1 << 18;
-
-impl<V: Copy> Strided<V> {
+impl View {
     /// The place of an element; where an extent of 1 is repeated, of that one.
     #[inline(always)]
     fn place(&self, index: &[usize]) -> usize {
         self.first + index.iter().zip(&self.steps).map(|(index, step)| index * step).sum::<usize>()
     }
+}
 
-    #[inline(always)]
-    fn get<D: Domain<Value = V>>(&self, domain: &mut D, index: &[usize]) -> V {
-        self.at(domain, self.place(index))
-    }
+/// Inputs of more elements are not held: an element is made when it is read.
+const LARGE: usize = 1 << 18;
 
-    #[inline(always)]
-    fn at<D: Domain<Value = V>>(&self, domain: &mut D, place: usize) -> V {
-        match self.elements {
-            Elements::Known(ref elements) => elements[place],
-            Elements::Input(tensor, is_mask) => {
-                let value = domain.input(tensor, is_mask, place);
-                domain.element(tensor, value)
-            }
+/// True if the elements of a tensor are held.
+fn is_held(node: &Node) -> bool {
+    match &node.op {
+        Op::Input { .. } => computed(&node.shape).iter().product::<usize>() < LARGE,
+        // What keeps equal distances is a view.
+        Op::Move(parts) => {
+            parts.iter().any(|part| part.divisor > 1 || part.modulus < node.shape[part.from].computed)
         }
+        _ => true,
     }
 }
 
-/// Calls `visit` with the place and the index of every element, in order.
-fn each_index(shape: &[Extent], mut visit: impl FnMut(usize, &[usize]) -> Result<()>) -> Result<()> {
-    let (lens, mut index) = (computed(shape), vec![0; shape.len()]);
-    for at in 0..lens.iter().product() {
-        if is_present(shape, &index) {
-            visit(at, &index)?;
-        }
-        for dim in (0..lens.len()).rev() {
-            index[dim] = (index[dim] + 1) % lens[dim];
-            if index[dim] > 0 {
-                break;
+/// Where the elements of each tensor are.
+fn views(program: &Program) -> Vec<View> {
+    let mut views: Vec<View> = Vec::new();
+    for (tensor, node) in program.nodes.iter().enumerate() {
+        let sizes = computed(&node.shape);
+        views.push(match &node.op {
+            Op::Move(parts) if !is_held(node) => {
+                let View { tensor, mut first, steps: ref own } = views[node.args[0]];
+                let mut steps = vec![0; sizes.len()];
+                for part in parts {
+                    first += part.start * own[part.to];
+                    steps[part.from] += if sizes[part.from] > 1 { part.factor * own[part.to] } else { 0 };
+                }
+                View { tensor, first, steps }
             }
+            // The place of an element of an input is what it is drawn by.
+            _ if !is_held(node) => View { tensor, first: 0, steps: steps(&lens(&node.shape)) },
+            _ => View { tensor, first: 0, steps: steps(&sizes) },
+        });
+    }
+    views
+}
+
+/// An evaluation.
+struct Evaluation<'a, D: Domain> {
+    domain: &'a mut D,
+    program: &'a Program,
+    views: Vec<View>,
+    /// Elements of tensors, as far as they are held and will be read.
+    held: Vec<Vec<D::Value>>,
+    zero_and_one: [D::Value; 2],
+}
+
+impl<D: Domain> Evaluation<'_, D> {
+    /// So many elements of a tensor along a dimension, from an index on.
+    fn line(&self, tensor: usize, index: &[usize], dim: usize, count: usize) -> Vec<D::Value> {
+        let view = &self.views[tensor];
+        let (tensor, start, step) = (view.tensor, view.place(index), view.steps.get(dim).unwrap_or(&0));
+        let places = (0..count).map(|number| start + number * step);
+        let (held, domain) = (&self.held[tensor], &*self.domain);
+        match self.program.nodes[tensor].op {
+            Op::Input { is_mask, .. } if held.is_empty() => {
+                places.map(|at| domain.element(tensor, domain.input(tensor, is_mask, at))).collect()
+            }
+            _ => places.map(|at| held[at]).collect(),
         }
     }
-    Ok(())
+
+    /// An element of a tensor.
+    fn get(&self, tensor: usize, index: &[usize]) -> D::Value {
+        self.line(tensor, index, 0, 1)[0]
+    }
+
+    /// Computes an element of a tensor.
+    fn element(&mut self, tensor: usize, index: &[usize]) -> Result<D::Value> {
+        let Node { op, args, shape } = &self.program.nodes[tensor];
+        Ok(match op {
+            Op::Input { is_mask, .. } => {
+                let steps = steps(&lens(shape));
+                let place = index.iter().zip(steps).map(|(index, step)| index * step).sum();
+                self.domain.input(tensor, *is_mask, place)
+            }
+            Op::Constant(num, den) => self.domain.constant(*num, *den)?,
+            Op::Compare { dim, with, offset } => {
+                let limit = offset + with.map_or(0, |with| index[with] as i128);
+                self.zero_and_one[usize::from(index[*dim] as i128 <= limit)]
+            }
+            Op::Each(scalar) => {
+                let items: Vec<D::Value> = args.iter().map(|&arg| self.get(arg, index)).collect();
+                self.domain.apply(*scalar, &items)?
+            }
+            Op::Reduce(scalar, dim) => {
+                let depth = self.program.shape(args[0])[*dim].present(index);
+                let mut items = self.line(args[0], index, *dim, depth);
+                for &arg in &args[1..] {
+                    for (item, factor) in items.iter_mut().zip(self.line(arg, index, *dim, depth)) {
+                        *item = self.domain.apply(Scalar::Mul, &[*item, factor])?;
+                    }
+                }
+                self.domain.apply(*scalar, &items)?
+            }
+            Op::Concat(dim) => {
+                let (mut from, mut operands) = (index.to_vec(), args.iter());
+                let mut next = || operands.next().expect("an index is less than the sum of extents");
+                let mut operand = next();
+                while from[*dim] >= self.program.shape(*operand)[*dim].len {
+                    from[*dim] -= self.program.shape(*operand)[*dim].len;
+                    operand = next();
+                }
+                self.get(*operand, &from)
+            }
+            Op::Move(parts) => {
+                let mut from = vec![0; self.program.shape(args[0]).len()];
+                parts.iter().for_each(|part| from[part.to] += part.at(index[part.from]));
+                self.get(args[0], &from)
+            }
+        })
+    }
+}
+
+/// The indices of all elements, in order, with their numbers.
+fn indices(shape: &[Extent]) -> impl Iterator<Item = (usize, Vec<usize>)> {
+    let all = shape.iter().map(|extent| 0..extent.computed).multi_cartesian_product().enumerate();
+    all.filter(|(_, index)| is_present(shape, index))
 }
 
 /// The elements, in order, of tensors that are wanted.
@@ -90,122 +168,50 @@ pub fn evaluate<D: Domain>(
     program: &Program,
     wanted: &[usize],
 ) -> Result<Vec<Vec<D::Value>>> {
-    let mut tensors: Vec<Strided<D::Value>> = Vec::new();
-    let [zero, one] = [0, 1].map(|number| domain.constant(number, 1));
+    let zero_and_one = [domain.constant(0, 1)?, domain.constant(1, 1)?];
+    let (views, held) = (views(program), vec![Vec::new(); program.nodes.len()]);
+    let mut evaluation = Evaluation { domain, program, views, held, zero_and_one };
     // Where each tensor is read last.
     let mut last = vec![0; program.nodes.len()];
     for (at, node) in program.nodes.iter().enumerate() {
-        node.args.iter().for_each(|&arg| last[arg] = at);
+        node.args.iter().for_each(|&arg| last[evaluation.views[arg].tensor] = at);
     }
-    wanted.iter().for_each(|&tensor| last[tensor] = usize::MAX);
+    wanted.iter().for_each(|&tensor| last[evaluation.views[tensor].tensor] = usize::MAX);
     for (at, node) in program.nodes.iter().enumerate() {
-        let sizes = computed(&node.shape);
-        let args: Vec<&Strided<D::Value>> = node.args.iter().map(|&arg| &tensors[arg]).collect();
-        let is_mask = matches!(node.op, Op::Input { is_mask: true, .. });
-        let given = Elements::Input(at, is_mask);
-        let given = Strided { elements: given, first: 0, steps: steps(&lens(&node.shape)) };
-        let tensor = match &node.op {
-            Op::Input { .. } if is_lazy(node) => given,
-            Op::Move(parts) if is_lazy(node) => {
-                let (mut first, mut steps, own) = (args[0].first, vec![0; sizes.len()], &args[0].steps);
-                for part in parts {
-                    first += part.start * own[part.to];
-                    steps[part.from] += if sizes[part.from] > 1 { part.factor * own[part.to] } else { 0 };
+        if is_held(node) {
+            let mut elements = vec![zero_and_one[0]; computed(&node.shape).iter().product()];
+            for (number, index) in indices(&node.shape) {
+                if number.is_multiple_of(256) {
+                    evaluation.domain.check()?;
                 }
-                Strided { elements: args[0].elements.clone(), first, steps }
+                let value = evaluation.element(at, &index)?;
+                elements[number] = evaluation.domain.element(at, value);
             }
-            op => {
-                let mut elements = vec![zero; sizes.iter().product()];
-                // What a function is applied to.
-                let mut items = Vec::new();
-                each_index(&node.shape, |number, index| {
-                    if number.is_multiple_of(256) {
-                        domain.check()?;
-                    }
-                    let value = match op {
-                        Op::Input { .. } => given.get(domain, index),
-                        Op::Constant(num, den) => domain.constant(*num, *den),
-                        Op::Compare { dim, with, offset } => {
-                            let limit = offset + with.map_or(0, |with| index[with] as i128);
-                            if index[*dim] as i128 <= limit { one } else { zero }
-                        }
-                        Op::Each(scalar) => {
-                            items.clear();
-                            items.extend(args.iter().map(|arg| arg.get(domain, index)));
-                            domain.apply(*scalar, &items)
-                        }
-                        Op::Reduce(scalar, dim) => {
-                            let depth = program.shape(node.args[0])[*dim].present(index);
-                            let line = |arg: &Strided<D::Value>| {
-                                let (start, step) = (arg.place(index), arg.steps[*dim]);
-                                (0..depth).map(move |number| start + number * step)
-                            };
-                            items.clear();
-                            match args[..] {
-                                [a, b] => items.extend(line(a).zip(line(b)).map(|(i, j)| {
-                                    let both = [a.at(domain, i), b.at(domain, j)];
-                                    domain.apply(Scalar::Mul, &both)
-                                })),
-                                _ => items.extend(line(args[0]).map(|place| args[0].at(domain, place))),
-                            }
-                            domain.apply(*scalar, &items)
-                        }
-                        Op::Concat(dim) => {
-                            let (mut from, mut arg) = (index.to_vec(), 0);
-                            while from[*dim] >= program.shape(node.args[arg])[*dim].len {
-                                from[*dim] -= program.shape(node.args[arg])[*dim].len;
-                                arg += 1;
-                            }
-                            args[arg].get(domain, &from)
-                        }
-                        Op::Move(parts) => {
-                            let mut from = vec![0; args[0].steps.len()];
-                            parts.iter().for_each(|part| from[part.to] += part.at(index[part.from]));
-                            args[0].get(domain, &from)
-                        }
-                    };
-                    elements[number] = domain.element(at, value);
-                    Ok(())
-                })?;
-                Strided { elements: Elements::Known(Arc::new(elements)), first: 0, steps: steps(&sizes) }
-            }
-        };
-        tensors.push(tensor);
-        for &arg in node.args.iter().filter(|&&arg| last[arg] == at) {
-            tensors[arg].elements = Elements::Known(Arc::default());
+            evaluation.held[at] = elements;
+        }
+        let sources = node.args.iter().map(|&arg| evaluation.views[arg].tensor);
+        for source in sources.filter(|&source| last[source] == at) {
+            evaluation.held[source] = Vec::new();
         }
     }
-    domain.check()?;
     let values = |&tensor: &usize| {
-        let mut values = Vec::new();
-        each_index(program.shape(tensor), |_, index| {
-            values.push(tensors[tensor].get(domain, index));
-            Ok(())
-        })?;
-        Ok(values)
+        let indices = indices(program.shape(tensor));
+        indices.map(|(_, index)| evaluation.get(tensor, &index)).collect()
     };
-    wanted.iter().map(values).collect()
+    Ok(wanted.iter().map(values).collect())
 }
 
-/// True if elements are not held: those of a large input, and those that move and keep equal distances.
-fn is_lazy(node: &Node) -> bool {
-    match &node.op {
-        Op::Input { .. } => computed(&node.shape).iter().product::<usize>() >= LARGE,
-        Op::Move(parts) => {
-            parts.iter().all(|part| part.divisor == 1 && part.modulus >= node.shape[part.from].computed)
-        }
-        _ => false,
-    }
-}
-
-/// What an evaluation takes: elementary operations, and elements that are held.
-pub fn cost(program: &Program) -> [f64; 2] {
+/// What an evaluation takes: elementary operations, and elements that are held, or wanted.
+pub fn cost(program: &Program, wanted: &[usize]) -> [f64; 2] {
     let mut cost = [0.0; 2];
-    for node in program.nodes.iter().filter(|node| !is_lazy(node)) {
-        let count = node.shape.iter().map(|extent| extent.computed as f64).product::<f64>();
+    let is_held = |tensor: &usize| is_held(&program.nodes[*tensor]);
+    let others = wanted.iter().copied().filter(|tensor| !is_held(tensor));
+    for tensor in (0..program.nodes.len()).filter(is_held).chain(others) {
+        let Node { op, args, shape } = &program.nodes[tensor];
+        let count = shape.iter().map(|extent| extent.computed as f64).product::<f64>();
         // Elements along the dimension that is reduced.
-        let depth = match node.op {
-            Op::Reduce(_, dim) => program.shape(node.args[0])[dim].len as f64,
+        let depth = match op {
+            Op::Reduce(_, dim) => program.shape(args[0])[*dim].len as f64,
             _ => 1.0,
         };
         cost = [cost[0] + count * depth, cost[1] + count + 3.0 * depth];

@@ -1,4 +1,6 @@
-//! Arithmetic modulo random primes, and keyed pseudo-random numbers.
+//! Random primes, and keyed pseudo-random numbers.
+
+use primal_check::miller_rabin;
 
 /// Numbers modulo an odd prime below 2^63, as `x 2^64` (Montgomery's form).
 #[derive(Clone, Copy, Debug)]
@@ -7,8 +9,6 @@ pub struct Field {
     pub prime: u64,
     /// `-1 / prime` modulo 2^64.
     negative_inverse: u64,
-    /// `2^128` modulo the prime.
-    square: u64,
     /// One.
     pub one: u64,
 }
@@ -20,9 +20,14 @@ impl Field {
         for _ in 0..5 {
             inverse = inverse.wrapping_mul(2u64.wrapping_sub(prime.wrapping_mul(inverse)));
         }
-        let one = ((1u128 << 64) % u128::from(prime)) as u64;
-        let square = (u128::from(one) * u128::from(one) % u128::from(prime)) as u64;
-        Field { prime, negative_inverse: inverse.wrapping_neg(), square, one }
+        let mut field = Field { prime, negative_inverse: inverse.wrapping_neg(), one: 0 };
+        field.one = field.rest(1 << 64);
+        field
+    }
+
+    /// What is left of an integer modulo the prime, as a number in the form that the integer has.
+    pub fn rest(&self, x: u128) -> u64 {
+        (x % u128::from(self.prime)) as u64
     }
 
     /// `a b`
@@ -34,23 +39,10 @@ impl Field {
         if reduced >= self.prime { reduced - self.prime } else { reduced }
     }
 
-    /// `a + b`
-    #[inline]
-    pub fn add(&self, a: u64, b: u64) -> u64 {
-        let sum = a + b;
-        if sum >= self.prime { sum - self.prime } else { sum }
-    }
-
-    /// `a - b`
-    #[inline]
-    pub fn sub(&self, a: u64, b: u64) -> u64 {
-        if a >= b { a - b } else { a + self.prime - b }
-    }
-
     /// `a` to a power.
     pub fn pow(&self, a: u64, exponent: u64) -> u64 {
         let mut result = self.one;
-        for bit in (0..64 - exponent.leading_zeros()).rev() {
+        for bit in (0..64).rev() {
             result = self.mul(result, result);
             if exponent >> bit & 1 == 1 {
                 result = self.mul(result, a);
@@ -64,10 +56,13 @@ impl Field {
         (a != 0).then(|| self.pow(a, self.prime - 2))
     }
 
-    /// An integer in Montgomery's form.
-    pub fn of(&self, x: i64) -> u64 {
-        let magnitude = self.mul(x.unsigned_abs() % self.prime, self.square);
-        if x < 0 { self.sub(0, magnitude) } else { magnitude }
+    /// A ratio of two integers; none if the prime divides the denominator.
+    pub fn ratio(&self, num: i64, den: i64) -> Option<u64> {
+        let [num, den] = [num, den].map(|x| {
+            let rest = i128::from(x).rem_euclid(self.prime.into());
+            self.rest((rest as u128) << 64)
+        });
+        Some(self.mul(num, self.inverse(den)?))
     }
 
     /// The integer below the prime that a number in Montgomery's form stands for.
@@ -115,24 +110,8 @@ impl Key {
 /// Both primes of a round: `p = 2 q + 1` with `q` between 2^61 and 2^62, chosen by a key among all such pairs alike.
 pub fn primes(key: Key) -> [u64; 2] {
     let odd = (0..).map(|trial| (key.pair(trial, 0).0 >> 3) | 1 << 61 | 1);
-    let pair = odd.map(|q| [2 * q + 1, q]).find(|&[p, q]| is_prime(q) && is_prime(p));
+    let pair = odd.map(|q| [2 * q + 1, q]).find(|&[p, q]| miller_rabin(q) && miller_rabin(p));
     pair.expect("there are such primes")
-}
-
-/// Miller and Rabin's test with the bases that decide it below 2^64.
-fn is_prime(n: u64) -> bool {
-    const BASES: [u64; 12] = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37];
-    if let Some(divisor) = BASES.iter().find(|&&base| n.is_multiple_of(base)) {
-        return n == *divisor;
-    }
-    let (field, twos) = (Field::new(n), n.wrapping_sub(1).trailing_zeros());
-    let minus_one = field.sub(0, field.one);
-    let passes = |&base: &u64| {
-        let power = field.pow(field.of(base as i64), (n - 1) >> twos);
-        let mut powers = std::iter::successors(Some(power), |&power| Some(field.mul(power, power)));
-        power == field.one || powers.by_ref().take(twos as usize).any(|power| power == minus_one)
-    };
-    n > 1 && BASES.iter().all(passes)
 }
 
 #[cfg(test)]
@@ -149,11 +128,11 @@ mod tests {
 
     #[test]
     fn primes_are_told_from_composites() {
-        let small: Vec<u64> = (2..50).filter(|&n| is_prime(n)).collect();
+        let small: Vec<u64> = (2..50).filter(|&n| miller_rabin(n)).collect();
         assert_eq!(small, [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47]);
-        assert!(is_prime(2_305_843_009_213_690_799) && is_prime((1 << 61) - 1));
+        assert!(miller_rabin(2_305_843_009_213_690_799) && miller_rabin((1 << 61) - 1));
         // A strong pseudoprime to the first nine bases, and a product of two large primes.
-        assert!(!is_prime(3_825_123_056_546_413_051) && !is_prime(1_000_000_007 * 998_244_353));
+        assert!(!miller_rabin(3_825_123_056_546_413_051) && !miller_rabin(1_000_000_007 * 998_244_353));
     }
 
     #[test]
@@ -161,10 +140,11 @@ mod tests {
         let [p, q] = primes(Key::new(1));
         assert!(p == 2 * q + 1 && p >> 62 == 1 && primes(Key::new(2))[0] != p);
         let field = Field::new(p);
-        let (a, b) = (field.of(-3), field.of(7));
+        let [a, b, third] = [(-3, 1), (7, 1), (1, 3)].map(|(num, den)| field.ratio(num, den).unwrap());
         assert_eq!(field.integer(field.mul(a, b)), p - 21);
-        assert_eq!(field.integer(field.sub(field.add(a, b), field.one)), 3);
+        assert_eq!(field.integer(field.rest(u128::from(a) + u128::from(b))), 4);
+        assert_eq!(field.integer(field.mul(a, third)), p - 1);
         assert_eq!(field.mul(a, field.inverse(a).unwrap()), field.one);
-        assert_eq!((field.inverse(0), field.pow(b, p - 1)), (None, field.one));
+        assert_eq!((field.inverse(0), field.ratio(1, 0), field.pow(b, p - 1)), (None, None, field.one));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::eval::Domain;
 use crate::field::Key;
-use crate::program::Scalar;
+use crate::program::{Result, Scalar};
 use libm::erf;
 
 /// Computes with floating-point numbers at random inputs: shows that programs differ, never that they agree.
@@ -16,7 +16,7 @@ pub struct Floats {
 impl Domain for Floats {
     type Value = f64;
 
-    fn input(&mut self, tensor: usize, is_mask: bool, at: usize) -> f64 {
+    fn input(&self, tensor: usize, is_mask: bool, at: usize) -> f64 {
         let bits = |at: usize| self.key.pair(at as u64, tensor as u64).0;
         if is_mask {
             (bits(at >> self.run) >> 63) as f64
@@ -25,12 +25,12 @@ impl Domain for Floats {
         }
     }
 
-    fn constant(&mut self, num: i64, den: i64) -> f64 {
-        num as f64 / den as f64
+    fn constant(&self, num: i64, den: i64) -> Result<f64> {
+        Ok(num as f64 / den as f64)
     }
 
-    fn apply(&mut self, scalar: Scalar, args: &[f64]) -> f64 {
-        match (scalar, args) {
+    fn apply(&mut self, scalar: Scalar, args: &[f64]) -> Result<f64> {
+        Ok(match (scalar, args) {
             (Scalar::Add, _) => args.iter().sum(),
             (Scalar::Mul | Scalar::Scale { .. }, &[a, b]) => a * b,
             (Scalar::Max, _) => args.iter().copied().fold(f64::NEG_INFINITY, f64::max),
@@ -42,7 +42,7 @@ impl Domain for Floats {
             (Scalar::GeluFactor, _) => 2.0 * (2.0 / std::f64::consts::PI).sqrt(),
             (Scalar::Guard, &[f64::NEG_INFINITY]) => 0.0,
             _ => args[0],
-        }
+        })
     }
 }
 

@@ -41,7 +41,6 @@ pub struct Residues {
     sets: HashMap<u64, Vec<u64>>,
     members: usize,
     deadline: Instant,
-    stop: Option<String>,
 }
 
 /// The most members of sets of which largest elements are taken.
@@ -51,26 +50,21 @@ impl Residues {
     /// The round of a key, which ends at a deadline.
     pub fn new(key: Key, is_atom: Vec<bool>, deadline: Instant) -> Residues {
         let [p, q] = primes(key.derived(0)).map(Field::new);
-        let hashes = key.derived(2);
+        let (inputs, hashes) = (key.derived(1), key.derived(2));
         // The square of any number: it has the order q unless that is 0, 1 or -1.
         let root = below(hashes.pair(0, 1).0, p);
         let base = p.mul(root, root);
-        let (inputs, (assumes_left, sets, members, stop)) = (key.derived(1), Default::default());
-        Residues { p, q, base, is_atom, assumes_left, inputs, hashes, sets, members, deadline, stop }
+        let (assumes_left, sets, members) = Default::default();
+        Residues { p, q, base, is_atom, assumes_left, inputs, hashes, sets, members, deadline }
     }
 
-    fn number(&self, p: u64, q: u64) -> Residue {
-        Residue { p, q, weight: self.p.one }
+    fn number(&self, p: u64) -> Residue {
+        Residue { p, q: 0, weight: self.p.one }
     }
 
     /// An independent number for an argument.
     fn symbol(&self, salt: u64, x: u64) -> Residue {
-        self.number(below(self.hashes.pair(x, salt).0, self.p), 0)
-    }
-
-    fn stop(&mut self, reason: &str) -> Residue {
-        self.stop.get_or_insert_with(|| reason.to_owned());
-        self.number(0, 0)
+        self.number(below(self.hashes.pair(x, salt).0, self.p))
     }
 
     /// The weight of what two weights leave, which are zeros and ones for the inputs that matter.
@@ -79,10 +73,8 @@ impl Residues {
     }
 
     /// The largest: of more than one a hash of the set, whose members are numbers, with weights where they are masked.
-    fn largest(&mut self, items: &[Residue]) -> Residue {
-        if Instant::now() > self.deadline {
-            return self.stop("more than the time that there is");
-        }
+    fn largest(&mut self, items: &[Residue]) -> Result<Residue> {
+        self.check()?;
         // A set is taken once, however often it is met.
         let items: BTreeSet<Residue> = items.iter().copied().filter(|item| item.weight != 0).collect();
         self.assumes_left |= !items.is_empty() && items.iter().all(|item| item.weight != self.p.one);
@@ -97,18 +89,16 @@ impl Residues {
         }
         if members.len() < 2 {
             // The only one is what is left, or of none minus infinity.
-            let none = Residue { weight: 0, ..self.number(0, 0) };
-            return items.last().map_or(none, |last| Residue { weight: self.p.one, ..*last });
+            let none = Residue { weight: 0, ..self.number(0) };
+            return Ok(items.last().map_or(none, |last| Residue { weight: self.p.one, ..*last }));
         }
         let hash = members.iter().fold(members.len() as u64, |hash, &x| self.hashes.pair(x, hash).0);
         let (symbol, count) = (self.symbol(5, hash), members.len());
         if self.sets.insert(symbol.p, members.into_iter().collect()).is_none() {
             self.members += count;
         }
-        if self.members > MAX_MEMBERS {
-            return self.stop("maxima of too many numbers");
-        }
-        symbol
+        ensure!(self.members <= MAX_MEMBERS, "maxima of too many numbers");
+        Ok(symbol)
     }
 }
 
@@ -120,72 +110,70 @@ fn below(bits: u64, field: Field) -> u64 {
 impl Domain for Residues {
     type Value = Residue;
 
-    fn check(&mut self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         ensure!(Instant::now() <= self.deadline, "more than the time that there is");
-        self.stop.take().map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// A mask is any number, so that what is shown holds for zeros and ones.
     #[inline(always)]
-    fn input(&mut self, tensor: usize, _is_mask: bool, at: usize) -> Residue {
-        self.number(below(self.inputs.pair(at as u64, tensor as u64).0, self.p), 0)
+    fn input(&self, tensor: usize, _is_mask: bool, at: usize) -> Residue {
+        self.number(below(self.inputs.pair(at as u64, tensor as u64).0, self.p))
     }
 
     #[inline(always)]
-    fn element(&mut self, tensor: usize, x: Residue) -> Residue {
+    fn element(&self, tensor: usize, x: Residue) -> Residue {
         match self.is_atom[tensor] {
             true => Residue { q: below(self.hashes.pair(x.p, 6).0, self.q), ..x },
             false => x,
         }
     }
 
-    fn constant(&mut self, num: i64, den: i64) -> Residue {
-        let of = |field: Field| Some(field.mul(field.of(num), field.inverse(field.of(den))?));
-        match (of(self.p), of(self.q)) {
-            (Some(p), Some(q)) => self.number(p, q),
-            _ => self.stop("a constant's denominator is zero"),
-        }
+    fn constant(&self, num: i64, den: i64) -> Result<Residue> {
+        let both = self.p.ratio(num, den).zip(self.q.ratio(num, den));
+        let (p, q) = both.ok_or("a constant's denominator is zero")?;
+        Ok(Residue { q, ..self.number(p) })
     }
 
     #[inline(always)]
-    fn apply(&mut self, scalar: Scalar, args: &[Residue]) -> Residue {
-        let one = self.p.one;
+    fn apply(&mut self, scalar: Scalar, args: &[Residue]) -> Result<Residue> {
         // Minus infinity may be added to, multiplied by what is positive, masked again, compared, guarded, and have an exponential.
         let may_be_masked = match (scalar, args) {
             (Scalar::Add | Scalar::Max | Scalar::Exp | Scalar::Scale { is_positive: true }, _) => true,
-            (Scalar::Mask, [_, mask]) => mask.weight == one,
+            (Scalar::Mask, [_, mask]) => mask.weight == self.p.one,
             (Scalar::Guard, [x]) => x.weight == 0,
             _ => false,
         };
-        if !may_be_masked && args.iter().any(|x| x.weight != one) {
-            self.stop("arithmetic with masked values");
-        }
-        match (scalar, args) {
-            (Scalar::Mul, &[a, b]) => self.number(self.p.mul(a.p, b.p), 0),
-            (Scalar::Scale { .. }, &[x, c]) => {
+        let is_masked = |x: &Residue| x.weight != self.p.one;
+        ensure!(may_be_masked || !args.iter().any(is_masked), "arithmetic with masked values");
+        Ok(match (scalar, args) {
+            (Scalar::Mul, [a, b]) => self.number(self.p.mul(a.p, b.p)),
+            (Scalar::Scale { .. }, [x, c]) => {
                 Residue { p: self.p.mul(x.p, c.p), q: self.q.mul(x.q, c.q), weight: x.weight }
             }
-            (Scalar::Add, _) => args.iter().fold(self.number(0, 0), |a, b| Residue {
-                p: self.p.add(a.p, b.p),
-                q: self.q.add(a.q, b.q),
-                weight: if b.weight == one { a.weight } else { self.both(a.weight, b.weight) },
-            }),
-            (Scalar::Max, _) => self.largest(args),
-            (Scalar::Mask, &[x, mask]) => Residue { weight: self.both(x.weight, mask.p), ..x },
-            (Scalar::Exp, &[x]) if x.weight == 0 => self.number(0, 0),
-            (Scalar::Exp, &[x]) => {
-                let power = self.p.pow(self.base, self.q.integer(x.q));
-                self.number(self.p.mul(x.weight, power), 0)
+            (Scalar::Add, _) => {
+                // Residues have less than 64 bits, and there are fewer than 2^64 of them.
+                let (mut p, mut q, mut weight) = (0, 0, self.p.one);
+                for x in args {
+                    p += u128::from(x.p);
+                    q += u128::from(x.q);
+                    weight = self.both(weight, x.weight);
+                }
+                Residue { p: self.p.rest(p), q: self.q.rest(q), weight }
             }
-            (Scalar::Sqrt, &[x]) => self.symbol(2, x.p),
-            (Scalar::Erf, &[x]) => self.symbol(4, x.p),
+            (Scalar::Max, _) => self.largest(args)?,
+            (Scalar::Mask, [x, mask]) => Residue { weight: self.both(x.weight, mask.p), ..*x },
+            (Scalar::Exp, [x]) if x.weight == 0 => self.number(0),
+            (Scalar::Exp, [x]) => {
+                let power = self.p.pow(self.base, self.q.integer(x.q));
+                self.number(self.p.mul(x.weight, power))
+            }
+            (Scalar::Sqrt, [x]) => self.symbol(2, x.p),
+            (Scalar::Erf, [x]) => self.symbol(4, x.p),
             (Scalar::GeluFactor, _) => self.symbol(3, 0),
-            (Scalar::Reciprocal, &[x]) => match self.p.inverse(x.p) {
-                Some(inverse) => self.number(inverse, 0),
-                None => self.stop("a divisor is zero"),
-            },
-            (Scalar::Guard, &[x]) if x.weight != 0 => x,
-            _ => self.number(0, 0),
-        }
+            (Scalar::Reciprocal, [x]) => self.number(self.p.inverse(x.p).ok_or("a divisor is zero")?),
+            (Scalar::Guard, [x]) if x.weight != 0 => *x,
+            _ => self.number(0),
+        })
     }
 }

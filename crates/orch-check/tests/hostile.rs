@@ -125,6 +125,8 @@ fn what_is_too_large_is_not_tried() {
         "t0 = input \"x\" [3000000, 3000000]; t1 = transpose(1, 0) t0; t2 = add t0, t1; output \"o\" t2",
         "t0 = input \"x\" [1]; t1 = repeat(0, 4000000000) t0; t2 = repeat(0, 4000000000) t1; output \"o\" t2",
         "t0 = input \"x\" [4000000000]; t1 = reshape(4000000000, 1) t0; t2 = reshape(1, 4000000000) t0; t3 = add t1, t2; output \"o\" t3",
+        // Nothing is computed, but all elements are compared.
+        "t0 = input \"x\" [3000000, 3000000]; t1 = slice(0, 0, 2999999) t0; t2 = slice(1, 0, 2999999) t1; output \"o\" t2",
         "t0 = input \"x\" [60000, 100000]; t1 = block [1] loop 60000 {; s0 = load t0 [-] 0; s1 = accumulate sum s0; store s1 [-]; }; t2 = sum(1) t1; output \"o\" t2",
     ] {
         let start = Instant::now();
