@@ -3,6 +3,7 @@
 
 use crate::exponents::keeps_atoms;
 use crate::program::{Op, Program, Scalar};
+use num_integer::gcd;
 use std::ops::Add;
 
 /// Of a polynomial with integer coefficients: the degree in numbers; that in exponentials, of which fractions count too; the logarithm to
@@ -83,11 +84,7 @@ impl Bounds {
 
 /// The least common multiple, or the largest number.
 fn common(a: u128, b: u128) -> u128 {
-    let (mut divisor, mut rest) = (a, b);
-    while rest != 0 {
-        (divisor, rest) = (rest, divisor % rest);
-    }
-    (a / divisor).saturating_mul(b)
+    (a / gcd(a, b)).saturating_mul(b)
 }
 
 /// Bounds for all tensors of a program, and a common denominator of all exponents, for one of the ways to see them.

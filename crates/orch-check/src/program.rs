@@ -258,15 +258,15 @@ impl Program {
                 }
                 _ => {}
             }
-            let mut number = self.nodes.len();
-            if let Op::Input { .. } = node.op {
-                number = *inputs.entry(format!("{:?} {:?}", node.op, lens(&node.shape))).or_insert(number);
-            }
+            let own = self.nodes.len();
+            let number = match node.op {
+                Op::Input { .. } => {
+                    *inputs.entry(format!("{:?} {:?}", node.op, lens(&node.shape))).or_insert(own)
+                }
+                _ => own,
+            };
             numbers.push(number);
-            match number == self.nodes.len() {
-                true => self.nodes.push(node),
-                false => self.join(number, &node.shape),
-            }
+            if number < own { self.join(number, &node.shape) } else { self.nodes.push(node) }
         }
         other.outputs.iter().map(|(name, tensor)| (name.clone(), numbers[*tensor])).collect()
     }
@@ -304,12 +304,6 @@ impl Program {
         self.push(op, &[], Some(shape))
     }
 
-    /// [`Op::Constant`], with extents of 1 for all dimensions of another tensor.
-    pub fn constant(&mut self, (num, den): (i64, i64), like: usize) -> Result<usize> {
-        let shape = vec![ONE; self.shape(like).len()];
-        self.push(Op::Constant(num, den), &[], Some(shape))
-    }
-
     /// [`Op::Each`]
     pub fn each(&mut self, scalar: Scalar, args: &[usize]) -> Result<usize> {
         let is_binary = matches!(scalar, Scalar::Add | Scalar::Mul | Scalar::Max | Scalar::Mask);
@@ -323,11 +317,8 @@ impl Program {
 
     /// [`Op::Reduce`]
     pub fn reduce(&mut self, scalar: Scalar, dim: usize, args: &[usize]) -> Result<usize> {
-        let mut extents = args.iter().flat_map(|&arg| self.shape(arg));
-        ensure!(
-            !extents.any(|extent| extent.depends_on(dim)),
-            "a sum along it does not suit parts that are uneven"
-        );
+        let is_uneven = args.iter().flat_map(|&arg| self.shape(arg)).any(|extent| extent.depends_on(dim));
+        ensure!(!is_uneven, "a sum along it does not suit parts that are uneven");
         self.together(Op::Reduce(scalar, dim), args, Some((dim, ONE)))
     }
 
@@ -436,24 +427,19 @@ impl Program {
         ensure!(total == Some(own.iter().product()), "a shape of {shape:?} does not suit {own:?}");
         let all = (0..own.len()).collect();
         let dims: Vec<_> = (1..shape.len()).map(|_| vec![]).chain([all]).take(shape.len()).collect();
-        let mut x = self.arrange(x, &dims)?;
-        for number in 1..shape.len() {
-            x = self.cut(x, shape.len() - 1, (shape[number - 1], number - 1))?;
-        }
-        Ok(x)
+        let flat = self.arrange(x, &dims)?;
+        let last = shape.len().saturating_sub(1);
+        (0..last).try_fold(flat, |x, number| self.cut(x, last, (shape[number], number)))
     }
 
     /// Cuts a tensor in parts for blocks and iterations, which its first dimensions count.
     pub fn load(&mut self, x: usize, grid: &Grid) -> Result<usize> {
         let own = (0..self.shape(x).len()).map(|dim| vec![dim]);
         let dims: Vec<_> = grid.iter().map(|_| vec![]).chain(own).collect();
-        let mut tile = self.arrange(x, &dims)?;
-        for (axis, &(count, cut)) in grid.iter().enumerate().filter(|(_, (count, _))| *count > 1) {
-            if let Some(dim) = cut {
-                tile = self.cut(tile, grid.len() + dim, (count, axis))?;
-            }
-        }
-        Ok(tile)
+        let tile = self.arrange(x, &dims)?;
+        let cuts = (0..).zip(grid).filter_map(|(axis, &(count, cut))| Some((axis, count, cut?)));
+        cuts.filter(|(_, count, _)| *count > 1)
+            .try_fold(tile, |tile, (axis, count, dim)| self.cut(tile, grid.len() + dim, (count, axis)))
     }
 
     /// Puts together what the blocks of a grid made after the loop.

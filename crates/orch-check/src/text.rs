@@ -5,7 +5,8 @@
 //! - In a kernel all blocks and iterations are computed at once. What an iteration takes from the one before, a running maximum and
 //!   a rescaled sum, is written out.
 
-use crate::program::{Op, Program, Result, Scalar, ensure};
+use crate::program::{ONE, Op, Program, Result, Scalar, ensure};
+use itertools::Itertools;
 use std::collections::BTreeSet;
 use std::mem::take;
 
@@ -41,16 +42,14 @@ const COMPOSITES: [(&str, usize, &str); 11] = [
 /// # Errors
 /// The line of the first problem, and what it is.
 pub fn parse(text: &str) -> Result<Vec<Program>> {
-    if text.len() > MAX_BYTES {
-        return Err(format!("a text of {} bytes; at most {MAX_BYTES} are read", text.len()));
-    }
-    let (mut reader, mut number) = (Reader::default(), 0);
-    for line in text.lines() {
-        number += 1;
+    ensure!(text.len() <= MAX_BYTES, "a text of {} bytes; at most {MAX_BYTES} are read", text.len());
+    let mut reader = Reader::default();
+    for (number, line) in (1..).zip(text.lines()) {
         let read = tokens(line).and_then(|tokens| reader.line(&tokens));
         read.map_err(|problem| format!("line {number}: {problem}"))?;
     }
-    if reader.is_open { Err(format!("line {number}: the text ends before }}")) } else { Ok(reader.programs) }
+    ensure!(!reader.is_open, "line {}: the text ends before }}", text.lines().count());
+    Ok(reader.programs)
 }
 
 /// The tokens of a line up to a comment; what stands in quotes is one.
@@ -131,7 +130,9 @@ impl Reader {
                 ensure!(is_grid, "a grid of {:?} with a loop of {iterations}", self.blocks);
             }
             _ => {
-                let (name, params, args) = self.split(definition)?;
+                let is_tile = is_kernel && definition.first() != Some(&"load");
+                let (letter, known) = if is_tile { ('s', &self.tiles) } else { ('t', &self.tensors) };
+                let (name, params, args) = split(definition, letter, known)?;
                 let value = self.value(name, &params, &args)?;
                 match (names, name, &params[..]) {
                     ([], "store", _) => self.stored.push(value),
@@ -146,19 +147,13 @@ impl Reader {
         Ok(())
     }
 
-    /// An operator, its parameters, and the values that it takes.
-    fn split<'a>(&self, definition: &[&'a str]) -> Result<(&'a str, Vec<&'a str>, Vec<usize>)> {
-        let is_outer = self.blocks.is_empty() || definition.first() == Some(&"load");
-        let (letter, known) = if is_outer { ('t', &self.tensors) } else { ('s', &self.tiles) };
-        split(definition, letter, known)
-    }
-
     /// Gives names to values.
     fn define(&mut self, names: &str, made: Vec<usize>) -> Result<()> {
-        let is_outer = self.blocks.is_empty();
-        let (letter, known) = if is_outer { ('t', &mut self.tensors) } else { ('s', &mut self.tiles) };
-        let numbers = (known.len()..).take(made.len());
-        let expected = numbers.map(|at| format!("{letter}{at}")).collect::<Vec<_>>().join(", ");
+        let (letter, known) = match self.blocks[..] {
+            [] => ('t', &mut self.tensors),
+            _ => ('s', &mut self.tiles),
+        };
+        let expected = (known.len()..).take(made.len()).map(|at| format!("{letter}{at}")).join(", ");
         ensure!(names == expected, "defines {names}, expected {expected}");
         known.extend(made);
         Ok(())
@@ -181,12 +176,11 @@ impl Reader {
     /// other one does.
     fn grid(&self, x: usize, skipped: usize, dims: &[&str]) -> Option<Vec<(usize, Option<usize>)>> {
         let dims: Vec<Option<usize>> = dims.iter().map(|token| dim(token).ok()).collect::<Option<_>>()?;
-        let (rank, axes) = (self.program.shape(x).len() - skipped, self.blocks.len());
-        let is_cut = |(at, dim): (usize, &Option<usize>)| {
-            dim.is_none_or(|own| own < rank && (at == axes || !dims[..at].contains(dim)))
-        };
+        let rank = self.program.shape(x).len() - skipped;
+        let are_there = dims.iter().flatten().all(|&dim| dim < rank);
+        let is_grid = are_there && dims.iter().take(self.blocks.len()).flatten().all_unique();
         let counts = self.blocks.iter().copied().chain([self.iterations]);
-        dims.iter().enumerate().all(is_cut).then(|| counts.zip(dims.iter().copied()).collect())
+        is_grid.then(|| counts.zip(dims).collect())
     }
 
     /// What a tile is in an iteration.
@@ -270,7 +264,11 @@ impl Reader {
                 // A tensor of its own, even if there is one iteration.
                 self.apply("scale", &["1"], &[sum])
             }
-            ("constant", [number], _, &[x]) => program.constant(ratio(number)?, x),
+            ("constant", [number], _, &[x]) => {
+                let (num, den) = ratio(number)?;
+                let shape = vec![ONE; program.shape(x).len()];
+                program.push(Op::Constant(num, den), &[], Some(shape))
+            }
             ("matmul", [], ..) => program.matmul(args),
             ("mean", [], _, &[x]) if program.shape(x).len() > prefix => {
                 let last = program.shape(x).len() - 1;
@@ -348,16 +346,11 @@ fn split<'a>(
     values: &[usize],
 ) -> Result<(&'a str, Vec<&'a str>, Vec<usize>)> {
     let (name, rest) = definition.split_first().ok_or("expected a definition")?;
-    let (mut params, mut args) = (Vec::new(), Vec::new());
-    for &token in rest {
-        match token.strip_prefix(letter).and_then(|number| number.parse::<usize>().ok()) {
-            Some(number) => {
-                args.push(*values.get(number).ok_or_else(|| format!("{token} is not defined before"))?);
-            }
-            None => params.push(token),
-        }
-    }
-    Ok((name, params, args))
+    let number = |token: &str| token.strip_prefix(letter)?.parse::<usize>().ok();
+    let (params, args): (Vec<&str>, Vec<&str>) = rest.iter().partition(|token| number(token).is_none());
+    let value = |token: &&str| number(token).and_then(|number| values.get(number).copied());
+    let value = |token| value(token).ok_or_else(|| format!("{token} is not defined before"));
+    Ok((name, params, args.iter().map(value).collect::<Result<_>>()?))
 }
 
 fn dim(text: &str) -> Result<Option<usize>> {
