@@ -8,6 +8,7 @@ use crate::program::{Extent, Program, Result, computed, ensure, lens, steps};
 use crate::real::Floats;
 use crate::residue::{Residue, Residues};
 use crate::verdict::{Proof, Verdict, Witness};
+use itertools::Itertools;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -107,8 +108,7 @@ impl Pair {
     }
 
     fn decide(&self, key: Key) -> Result<Verdict> {
-        let mut problem = String::new();
-        let mut differs = false;
+        let (mut problem, mut differs) = (None, false);
         let mut ways: Vec<_> = (0..WAYS).map(|way| (way, atoms(&self.both, way))).collect();
         ways.dedup_by(|a, b| a.1 == b.1);
         for (way, is_atom) in ways {
@@ -119,13 +119,13 @@ impl Pair {
                     return Ok(Verdict::Proved(proof));
                 }
                 Ok(None) => differs = true,
-                Err(reason) => problem = reason,
+                Err(reason) => problem = Some(reason),
             }
         }
         // Functions without algebraic form were hashes, so that only floating-point numbers refute.
         let witness = if differs { self.floats_differ(key, false) } else { None };
         let agree = "the programs differ where roots, maxima and the like are any functions, but not in floating point";
-        witness.map(Verdict::Refuted).ok_or(if problem.is_empty() { agree.into() } else { problem })
+        witness.map(Verdict::Refuted).ok_or_else(|| problem.unwrap_or_else(|| agree.into()))
     }
 
     /// Rounds, as many as the bound takes: the proof, or none if the programs differ.
@@ -168,7 +168,7 @@ impl Pair {
         weights.base = round.p.one;
         let [outputs, values] = self.values(round)?;
         ensure!(outputs.iter().flatten().all(|x| x.weight != 0), "an output may be minus infinity");
-        let mut pairs = outputs.chunks(2).flat_map(|both| both[0].iter().zip(&both[1]));
+        let mut pairs = outputs.iter().tuples().flat_map(|(own, other)| own.iter().zip(other));
         if pairs.any(|(a, b)| (a.p, a.weight) != (b.p, b.weight)) {
             return Ok(false);
         }
@@ -253,9 +253,8 @@ impl Pair {
     fn floats_differ(&self, key: Key, all: bool) -> Option<Witness> {
         for sample in 0..SAMPLES {
             let mut domain = Floats { key: key.derived(sample << 32 | 1 << 31), run: sample as u32 % 8 };
-            let [values, _] = self.values(&mut domain).ok()?;
-            for ((name, [tensor, _]), both) in self.outputs.iter().zip(values.chunks(2)) {
-                let [own, other] = [&both[0], &both[1]];
+            let [values, _] = self.values(&mut domain).ok().filter(|_| Instant::now() <= self.deadline)?;
+            for ((name, [tensor, _]), (own, other)) in self.outputs.iter().zip(values.iter().tuples()) {
                 let finite = own.iter().filter(|x| x.is_finite());
                 let scale = finite.fold(0.0, |scale: f64, x| scale.max(x.abs()));
                 let differs = |(a, b): (&f64, &f64)| {
@@ -273,9 +272,6 @@ impl Pair {
                         given: other[at],
                     });
                 }
-            }
-            if Instant::now() > self.deadline {
-                break;
             }
         }
         None

@@ -103,7 +103,9 @@ impl<D: Domain> Evaluation<'_, D> {
 
     /// An element of a tensor.
     fn get(&self, tensor: usize, index: &[usize]) -> D::Value {
-        self.line(tensor, index, 0, 1)[0]
+        let view = &self.views[tensor];
+        let held = self.held[view.tensor].get(view.place(index)).copied();
+        held.unwrap_or_else(|| self.line(tensor, index, 0, 1)[0])
     }
 
     /// Computes an element of a tensor.
