@@ -9,6 +9,7 @@ use crate::real::Floats;
 use crate::residue::{Residue, Residues};
 use crate::verdict::{Proof, Verdict, Witness};
 use itertools::Itertools;
+use num_modular::Reducer;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -139,7 +140,7 @@ impl Pair {
             if !self.round(&mut round)? {
                 return Ok(None);
             }
-            rounds.push((round.p.prime, round.q.prime));
+            rounds.push((round.p.modulus(), round.q.modulus()));
             assumes_left |= round.assumes_left;
         }
         let needed =
@@ -165,7 +166,7 @@ impl Pair {
     fn round(&self, round: &mut Residues) -> Result<bool> {
         // With powers of one.
         let mut weights = round.clone();
-        weights.base = round.p.one;
+        weights.base = round.one;
         let [outputs, values] = self.values(round)?;
         ensure!(outputs.iter().flatten().all(|x| x.weight != 0), "an output may be minus infinity");
         let mut pairs = outputs.iter().tuples().flat_map(|(own, other)| own.iter().zip(other));
@@ -201,7 +202,7 @@ impl Pair {
         for (condition, values) in all.filter(|(condition, _)| counts(condition)) {
             for x in values.iter().filter(|x| x.weight != 0) {
                 // A divisor or its negative, whichever is smaller.
-                let number = if condition.is_root { x.p } else { x.p.min(round.p.prime - x.p) };
+                let number = if condition.is_root { x.p } else { x.p.min(round.p.neg(x.p)) };
                 if !condition.is_candidates {
                     known.insert((condition.is_root, number));
                 } else if !known.contains(&(condition.is_root, number)) {

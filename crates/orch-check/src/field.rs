@@ -1,74 +1,18 @@
 //! Random primes, and keyed pseudo-random numbers.
 
+use num_modular::{Montgomery, Reducer};
 use primal_check::miller_rabin;
 
-/// Numbers modulo an odd prime below 2^63, as `x 2^64` (Montgomery's form).
-#[derive(Clone, Copy, Debug)]
-pub struct Field {
-    /// The prime.
-    pub prime: u64,
-    /// `-1 / prime` modulo 2^64.
-    negative_inverse: u64,
-    /// One.
-    pub one: u64,
-}
+/// Arithmetic modulo an odd prime below 2^63, of numbers in Montgomery's form.
+pub type Field = Montgomery<u64>;
 
-impl Field {
-    /// Numbers modulo an odd prime below 2^63.
-    pub fn new(prime: u64) -> Field {
-        let mut inverse = prime; // Right modulo 8; each step of Newton doubles the number of right bits.
-        for _ in 0..5 {
-            inverse = inverse.wrapping_mul(2u64.wrapping_sub(prime.wrapping_mul(inverse)));
-        }
-        let mut field = Field { prime, negative_inverse: inverse.wrapping_neg(), one: 0 };
-        field.one = field.rest(1 << 64);
-        field
-    }
-
-    /// What is left of an integer modulo the prime, as a number in the form that the integer has.
-    pub fn rest(&self, x: u128) -> u64 {
-        (x % u128::from(self.prime)) as u64
-    }
-
-    /// `a b`
-    #[inline]
-    pub fn mul(&self, a: u64, b: u64) -> u64 {
-        let product = u128::from(a) * u128::from(b);
-        let factor = (product as u64).wrapping_mul(self.negative_inverse);
-        let reduced = ((product + u128::from(factor) * u128::from(self.prime)) >> 64) as u64;
-        if reduced >= self.prime { reduced - self.prime } else { reduced }
-    }
-
-    /// `a` to a power.
-    pub fn pow(&self, a: u64, exponent: u64) -> u64 {
-        let mut result = self.one;
-        for bit in (0..64).rev() {
-            result = self.mul(result, result);
-            if exponent >> bit & 1 == 1 {
-                result = self.mul(result, a);
-            }
-        }
-        result
-    }
-
-    /// `1 / a`, if `a` is not zero.
-    pub fn inverse(&self, a: u64) -> Option<u64> {
-        (a != 0).then(|| self.pow(a, self.prime - 2))
-    }
-
-    /// A ratio of two integers; none if the prime divides the denominator.
-    pub fn ratio(&self, num: i64, den: i64) -> Option<u64> {
-        let [num, den] = [num, den].map(|x| {
-            let rest = i128::from(x).rem_euclid(self.prime.into());
-            self.rest((rest as u128) << 64)
-        });
-        Some(self.mul(num, self.inverse(den)?))
-    }
-
-    /// The integer below the prime that a number in Montgomery's form stands for.
-    pub fn integer(&self, x: u64) -> u64 {
-        self.mul(x, 1)
-    }
+/// A ratio of two integers; none if the prime divides the denominator.
+pub fn ratio(field: Field, num: i64, den: i64) -> Option<u64> {
+    let [num, den] = [num, den].map(|x| {
+        let magnitude = field.transform(x.unsigned_abs());
+        if x < 0 { field.neg(magnitude) } else { magnitude }
+    });
+    Some(field.mul(&num, &field.inv(den)?))
 }
 
 /// The key of pseudo-random numbers.
@@ -140,11 +84,12 @@ mod tests {
         let [p, q] = primes(Key::new(1));
         assert!(p == 2 * q + 1 && p >> 62 == 1 && primes(Key::new(2))[0] != p);
         let field = Field::new(p);
-        let [a, b, third] = [(-3, 1), (7, 1), (1, 3)].map(|(num, den)| field.ratio(num, den).unwrap());
-        assert_eq!(field.integer(field.mul(a, b)), p - 21);
-        assert_eq!(field.integer(field.rest(u128::from(a) + u128::from(b))), 4);
-        assert_eq!(field.integer(field.mul(a, third)), p - 1);
-        assert_eq!(field.mul(a, field.inverse(a).unwrap()), field.one);
-        assert_eq!((field.inverse(0), field.ratio(1, 0), field.pow(b, p - 1)), (None, None, field.one));
+        let [a, b, third] = [(-3, 1), (7, 1), (1, 3)].map(|(num, den)| ratio(field, num, den).unwrap());
+        let one = field.transform(1);
+        assert_eq!(field.residue(field.mul(&a, &b)), p - 21);
+        assert_eq!(field.residue(field.sub(&field.add(&a, &b), &one)), 3);
+        assert_eq!(field.mul(&a, &third), field.neg(one));
+        assert_eq!(field.mul(&a, &field.inv(a).unwrap()), one);
+        assert_eq!((field.inv(0), ratio(field, 1, 0), field.pow(b, &(p - 1))), (None, None, one));
     }
 }

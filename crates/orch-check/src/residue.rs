@@ -6,8 +6,9 @@
 //! infinity; its exponential is the weight times the power.
 
 use crate::eval::Domain;
-use crate::field::{Field, Key, primes};
+use crate::field::{Field, Key, primes, ratio};
 use crate::program::{Result, Scalar, ensure};
+use num_modular::Reducer;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
@@ -29,6 +30,8 @@ pub struct Residues {
     pub p: Field,
     /// Exponents.
     pub q: Field,
+    /// One modulo `p`.
+    pub one: u64,
     /// What powers are of. With one, only weights are left of sums of masked exponentials.
     pub base: u64,
     /// Of each tensor, whether its numbers are hashed to be exponents.
@@ -50,16 +53,15 @@ impl Residues {
     /// The round of a key, which ends at a deadline.
     pub fn new(key: Key, is_atom: Vec<bool>, deadline: Instant) -> Residues {
         let [p, q] = primes(key.derived(0)).map(Field::new);
-        let (inputs, hashes) = (key.derived(1), key.derived(2));
+        let (inputs, hashes, one) = (key.derived(1), key.derived(2), p.transform(1));
         // The square of any number: it has the order q unless that is 0, 1 or -1.
-        let root = below(hashes.pair(0, 1).0, p);
-        let base = p.mul(root, root);
+        let base = p.sqr(below(hashes.pair(0, 1).0, p));
         let (assumes_left, sets, members) = Default::default();
-        Residues { p, q, base, is_atom, assumes_left, inputs, hashes, sets, members, deadline }
+        Residues { p, q, one, base, is_atom, assumes_left, inputs, hashes, sets, members, deadline }
     }
 
     fn number(&self, p: u64) -> Residue {
-        Residue { p, q: 0, weight: self.p.one }
+        Residue { p, q: 0, weight: self.one }
     }
 
     /// An independent number for an argument.
@@ -69,7 +71,7 @@ impl Residues {
 
     /// The weight of what two weights leave, which are zeros and ones for the inputs that matter.
     fn both(&self, a: u64, b: u64) -> u64 {
-        if a == b { a } else { self.p.mul(a, b) }
+        if a == b { a } else { self.p.mul(&a, &b) }
     }
 
     /// The largest: of more than one a hash of the set, whose members are numbers, with weights where they are masked.
@@ -77,11 +79,11 @@ impl Residues {
         self.check()?;
         // A set is taken once, however often it is met.
         let items: BTreeSet<Residue> = items.iter().copied().filter(|item| item.weight != 0).collect();
-        self.assumes_left |= !items.is_empty() && items.iter().all(|item| item.weight != self.p.one);
+        self.assumes_left |= !items.is_empty() && items.iter().all(|item| item.weight != self.one);
         let mut members = BTreeSet::new();
         for item in &items {
             let member =
-                if item.weight == self.p.one { item.p } else { self.hashes.pair(item.p, item.weight).0 };
+                if item.weight == self.one { item.p } else { self.hashes.pair(item.p, item.weight).0 };
             match self.sets.get(&member) {
                 Some(set) => members.extend(set),
                 None => _ = members.insert(member),
@@ -90,7 +92,7 @@ impl Residues {
         if members.len() < 2 {
             // The only one is what is left, or of none minus infinity.
             let none = Residue { weight: 0, ..self.number(0) };
-            return Ok(items.last().map_or(none, |last| Residue { weight: self.p.one, ..*last }));
+            return Ok(items.last().map_or(none, |last| Residue { weight: self.one, ..*last }));
         }
         let hash = members.iter().fold(members.len() as u64, |hash, &x| self.hashes.pair(x, hash).0);
         let (symbol, count) = (self.symbol(5, hash), members.len());
@@ -102,9 +104,14 @@ impl Residues {
     }
 }
 
+/// What is left of a sum modulo a field's prime.
+fn rest(sum: u128, field: Field) -> u64 {
+    (sum % u128::from(field.modulus())) as u64
+}
+
 /// A number below a field's prime, of 64 random bits.
 fn below(bits: u64, field: Field) -> u64 {
-    ((u128::from(bits) * u128::from(field.prime)) >> 64) as u64
+    ((u128::from(bits) * u128::from(field.modulus())) >> 64) as u64
 }
 
 impl Domain for Residues {
@@ -130,7 +137,7 @@ impl Domain for Residues {
     }
 
     fn constant(&self, num: i64, den: i64) -> Result<Residue> {
-        let both = self.p.ratio(num, den).zip(self.q.ratio(num, den));
+        let both = ratio(self.p, num, den).zip(ratio(self.q, num, den));
         let (p, q) = both.ok_or("a constant's denominator is zero")?;
         Ok(Residue { q, ..self.number(p) })
     }
@@ -140,38 +147,38 @@ impl Domain for Residues {
         // Minus infinity may be added to, multiplied by what is positive, masked again, compared, guarded, and have an exponential.
         let may_be_masked = match (scalar, args) {
             (Scalar::Add | Scalar::Max | Scalar::Exp | Scalar::Scale { is_positive: true }, _) => true,
-            (Scalar::Mask, [_, mask]) => mask.weight == self.p.one,
+            (Scalar::Mask, [_, mask]) => mask.weight == self.one,
             (Scalar::Guard, [x]) => x.weight == 0,
             _ => false,
         };
-        let is_masked = |x: &Residue| x.weight != self.p.one;
+        let is_masked = |x: &Residue| x.weight != self.one;
         ensure!(may_be_masked || !args.iter().any(is_masked), "arithmetic with masked values");
         Ok(match (scalar, args) {
-            (Scalar::Mul, [a, b]) => self.number(self.p.mul(a.p, b.p)),
+            (Scalar::Mul, [a, b]) => self.number(self.p.mul(&a.p, &b.p)),
             (Scalar::Scale { .. }, [x, c]) => {
-                Residue { p: self.p.mul(x.p, c.p), q: self.q.mul(x.q, c.q), weight: x.weight }
+                Residue { p: self.p.mul(&x.p, &c.p), q: self.q.mul(&x.q, &c.q), weight: x.weight }
             }
             (Scalar::Add, _) => {
                 // Residues have less than 64 bits, and there are fewer than 2^64 of them.
-                let (mut p, mut q, mut weight) = (0, 0, self.p.one);
+                let (mut p, mut q, mut weight) = (0, 0, self.one);
                 for x in args {
                     p += u128::from(x.p);
                     q += u128::from(x.q);
                     weight = self.both(weight, x.weight);
                 }
-                Residue { p: self.p.rest(p), q: self.q.rest(q), weight }
+                Residue { p: rest(p, self.p), q: rest(q, self.q), weight }
             }
             (Scalar::Max, _) => self.largest(args)?,
             (Scalar::Mask, [x, mask]) => Residue { weight: self.both(x.weight, mask.p), ..*x },
             (Scalar::Exp, [x]) if x.weight == 0 => self.number(0),
             (Scalar::Exp, [x]) => {
-                let power = self.p.pow(self.base, self.q.integer(x.q));
-                self.number(self.p.mul(x.weight, power))
+                let power = self.p.pow(self.base, &self.q.residue(x.q));
+                self.number(self.p.mul(&x.weight, &power))
             }
             (Scalar::Sqrt, [x]) => self.symbol(2, x.p),
             (Scalar::Erf, [x]) => self.symbol(4, x.p),
             (Scalar::GeluFactor, _) => self.symbol(3, 0),
-            (Scalar::Reciprocal, [x]) => self.number(self.p.inverse(x.p).ok_or("a divisor is zero")?),
+            (Scalar::Reciprocal, [x]) => self.number(self.p.inv(x.p).ok_or("a divisor is zero")?),
             (Scalar::Guard, [x]) if x.weight != 0 => *x,
             _ => self.number(0),
         })
