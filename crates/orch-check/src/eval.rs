@@ -24,13 +24,13 @@ pub trait Domain {
 }
 
 /// Where the elements of a tensor are: in which tensor, where the first one is, and the distance between neighbours along each dimension.
-struct View {
+struct Strided {
     tensor: usize,
     first: usize,
     steps: Vec<usize>,
 }
 
-impl View {
+impl Strided {
     /// The place of an element; where an extent of 1 is repeated, of that one.
     #[inline(always)]
     fn place(&self, index: &[usize]) -> usize {
@@ -54,23 +54,23 @@ fn is_held(node: &Node) -> bool {
 }
 
 /// Where the elements of each tensor are.
-fn views(program: &Program) -> Vec<View> {
-    let mut views: Vec<View> = Vec::new();
+fn views(program: &Program) -> Vec<Strided> {
+    let mut views: Vec<Strided> = Vec::new();
     for (tensor, node) in program.nodes.iter().enumerate() {
         let sizes = computed(&node.shape);
         views.push(match &node.op {
             Op::Move(parts) if !is_held(node) => {
-                let View { tensor, mut first, steps: ref own } = views[node.args[0]];
+                let Strided { tensor, mut first, steps: ref own } = views[node.args[0]];
                 let mut steps = vec![0; sizes.len()];
                 for part in parts {
                     first += part.start * own[part.to];
                     steps[part.from] += if sizes[part.from] > 1 { part.factor * own[part.to] } else { 0 };
                 }
-                View { tensor, first, steps }
+                Strided { tensor, first, steps }
             }
             // The place of an element of an input is what it is drawn by.
-            _ if !is_held(node) => View { tensor, first: 0, steps: steps(&lens(&node.shape)) },
-            _ => View { tensor, first: 0, steps: steps(&sizes) },
+            _ if !is_held(node) => Strided { tensor, first: 0, steps: steps(&lens(&node.shape)) },
+            _ => Strided { tensor, first: 0, steps: steps(&sizes) },
         });
     }
     views
@@ -80,7 +80,7 @@ fn views(program: &Program) -> Vec<View> {
 struct Evaluation<'a, D: Domain> {
     domain: &'a mut D,
     program: &'a Program,
-    views: Vec<View>,
+    views: Vec<Strided>,
     /// Elements of tensors, as far as they are held and will be read.
     held: Vec<Vec<D::Value>>,
     zero_and_one: [D::Value; 2],
