@@ -75,9 +75,7 @@ impl Indices {
     /// Adds the indices of others: what is added to their numbers.
     pub fn append(&mut self, others: &Indices) -> usize {
         let offset = self.extents.len();
-        for &extent in &others.extents {
-            self.extent(extent);
-        }
+        others.extents.iter().for_each(|&extent| _ = self.extent(extent));
         for index in 0..others.extents.len() {
             self.classes.union(offset + index, offset + others.classes.find(index));
         }

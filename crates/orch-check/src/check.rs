@@ -155,7 +155,7 @@ impl Pair {
         }))
     }
 
-    /// The elements of outputs, and those of what conditions are about.
+    /// The elements of outputs, the program's and the candidate's in turn, and those of what conditions are about.
     fn values<D: Domain>(&self, domain: &mut D) -> Result<[Vec<Vec<D::Value>>; 2]> {
         let mut outputs = evaluate(domain, &self.both, &self.wanted)?;
         let conditions = outputs.split_off(2 * self.outputs.len());

@@ -1,7 +1,6 @@
 //! The meaning of a program over any kind of values, element by element.
 
 use crate::program::{Extent, Node, Op, Program, Result, Scalar, computed, is_present, lens, steps};
-use itertools::Itertools;
 
 /// A kind of values.
 pub trait Domain {
@@ -87,25 +86,29 @@ struct Evaluation<'a, D: Domain> {
 }
 
 impl<D: Domain> Evaluation<'_, D> {
-    /// So many elements of a tensor along a dimension, from an index on.
-    fn line(&self, tensor: usize, index: &[usize], dim: usize, count: usize) -> Vec<D::Value> {
-        let view = &self.views[tensor];
-        let (tensor, start, step) = (view.tensor, view.place(index), view.steps.get(dim).unwrap_or(&0));
-        let places = (0..count).map(|number| start + number * step);
-        let (held, domain) = (&self.held[tensor], &*self.domain);
-        match self.program.nodes[tensor].op {
-            Op::Input { is_mask, .. } if held.is_empty() => {
-                places.map(|at| domain.element(tensor, domain.input(tensor, is_mask, at))).collect()
-            }
-            _ => places.map(|at| held[at]).collect(),
-        }
+    /// An element of an input that is not held.
+    #[inline(always)]
+    fn drawn(&self, tensor: usize, place: usize) -> D::Value {
+        let Op::Input { is_mask, .. } = self.program.nodes[tensor].op else { unreachable!("it is held") };
+        self.domain.element(tensor, self.domain.input(tensor, is_mask, place))
     }
 
     /// An element of a tensor.
     fn get(&self, tensor: usize, index: &[usize]) -> D::Value {
         let view = &self.views[tensor];
-        let held = self.held[view.tensor].get(view.place(index)).copied();
-        held.unwrap_or_else(|| self.line(tensor, index, 0, 1)[0])
+        let place = view.place(index);
+        self.held[view.tensor].get(place).copied().unwrap_or_else(|| self.drawn(view.tensor, place))
+    }
+
+    /// So many elements of a tensor along a dimension, from an index on.
+    fn line(&self, tensor: usize, index: &[usize], dim: usize, count: usize) -> Vec<D::Value> {
+        let view = &self.views[tensor];
+        let (start, step) = (view.place(index), view.steps[dim]);
+        let places = (0..count).map(|number| start + number * step);
+        match &self.held[view.tensor][..] {
+            [] => places.map(|place| self.drawn(view.tensor, place)).collect(),
+            held => places.map(|place| held[place]).collect(),
+        }
     }
 
     /// Computes an element of a tensor.
@@ -113,8 +116,7 @@ impl<D: Domain> Evaluation<'_, D> {
         let Node { op, args, shape } = &self.program.nodes[tensor];
         Ok(match op {
             Op::Input { is_mask, .. } => {
-                let steps = steps(&lens(shape));
-                let place = index.iter().zip(steps).map(|(index, step)| index * step).sum();
+                let place = index.iter().zip(steps(&lens(shape))).map(|(index, step)| index * step).sum();
                 self.domain.input(tensor, *is_mask, place)
             }
             Op::Constant(num, den) => self.domain.constant(*num, *den)?,
@@ -123,8 +125,10 @@ impl<D: Domain> Evaluation<'_, D> {
                 self.zero_and_one[usize::from(index[*dim] as i128 <= limit)]
             }
             Op::Each(scalar) => {
-                let items: Vec<D::Value> = args.iter().map(|&arg| self.get(arg, index)).collect();
-                self.domain.apply(*scalar, &items)?
+                // Functions have one operand or two.
+                let mut items = self.zero_and_one;
+                items.iter_mut().zip(args).for_each(|(item, &arg)| *item = self.get(arg, index));
+                self.domain.apply(*scalar, &items[..args.len()])?
             }
             Op::Reduce(scalar, dim) => {
                 let depth = self.program.shape(args[0])[*dim].present(index);
@@ -137,14 +141,13 @@ impl<D: Domain> Evaluation<'_, D> {
                 self.domain.apply(*scalar, &items)?
             }
             Op::Concat(dim) => {
-                let (mut from, mut operands) = (index.to_vec(), args.iter());
+                let (mut from, mut operands) = (index.to_vec(), args.iter().copied());
                 let mut next = || operands.next().expect("an index is less than the sum of extents");
                 let mut operand = next();
-                while from[*dim] >= self.program.shape(*operand)[*dim].len {
-                    from[*dim] -= self.program.shape(*operand)[*dim].len;
-                    operand = next();
+                while let Some(rest) = from[*dim].checked_sub(self.program.shape(operand)[*dim].len) {
+                    (from[*dim], operand) = (rest, next());
                 }
-                self.get(*operand, &from)
+                self.get(operand, &from)
             }
             Op::Move(parts) => {
                 let mut from = vec![0; self.program.shape(args[0]).len()];
@@ -155,10 +158,19 @@ impl<D: Domain> Evaluation<'_, D> {
     }
 }
 
-/// The indices of all elements, in order, with their numbers.
-fn indices(shape: &[Extent]) -> impl Iterator<Item = (usize, Vec<usize>)> {
-    let all = shape.iter().map(|extent| 0..extent.computed).multi_cartesian_product().enumerate();
-    all.filter(|(_, index)| is_present(shape, index))
+/// Gives the numbers and indices of all elements, in order, as far as they are present.
+fn visit(shape: &[Extent], mut f: impl FnMut(usize, &[usize]) -> Result<()>) -> Result<()> {
+    let sizes = computed(shape);
+    let mut index = vec![0; sizes.len()];
+    for number in 0..sizes.iter().product() {
+        if is_present(shape, &index) {
+            f(number, &index)?;
+        }
+        // The last dimension that does not end here goes on, those behind it begin again.
+        let next = (0..sizes.len()).rev().find(|&dim| index[dim] + 1 < sizes[dim]).unwrap_or(0);
+        index[next..].iter_mut().enumerate().for_each(|(at, i)| *i = if at == 0 { *i + 1 } else { 0 });
+    }
+    Ok(())
 }
 
 /// The elements, in order, of tensors that are wanted.
@@ -182,13 +194,14 @@ pub fn evaluate<D: Domain>(
     for (at, node) in program.nodes.iter().enumerate() {
         if is_held(node) {
             let mut elements = vec![zero_and_one[0]; computed(&node.shape).iter().product()];
-            for (number, index) in indices(&node.shape) {
+            visit(&node.shape, |number, index| {
                 if number.is_multiple_of(256) {
                     evaluation.domain.check()?;
                 }
-                let value = evaluation.element(at, &index)?;
+                let value = evaluation.element(at, index)?;
                 elements[number] = evaluation.domain.element(at, value);
-            }
+                Ok(())
+            })?;
             evaluation.held[at] = elements;
         }
         let sources = node.args.iter().map(|&arg| evaluation.views[arg].tensor);
@@ -196,11 +209,14 @@ pub fn evaluate<D: Domain>(
             evaluation.held[source] = Vec::new();
         }
     }
-    let values = |&tensor: &usize| {
-        let indices = indices(program.shape(tensor));
-        indices.map(|(_, index)| evaluation.get(tensor, &index)).collect()
-    };
-    Ok(wanted.iter().map(values).collect())
+    let mut values = vec![Vec::new(); wanted.len()];
+    for (values, &tensor) in values.iter_mut().zip(wanted) {
+        visit(program.shape(tensor), |_, index| {
+            values.push(evaluation.get(tensor, index));
+            Ok(())
+        })?;
+    }
+    Ok(values)
 }
 
 /// What an evaluation takes: elementary operations, and elements that are held, or wanted.
@@ -212,10 +228,7 @@ pub fn cost(program: &Program, wanted: &[usize]) -> [f64; 2] {
         let Node { op, args, shape } = &program.nodes[tensor];
         let count = shape.iter().map(|extent| extent.computed as f64).product::<f64>();
         // Elements along the dimension that is reduced.
-        let depth = match op {
-            Op::Reduce(_, dim) => program.shape(args[0])[*dim].len as f64,
-            _ => 1.0,
-        };
+        let depth = if let Op::Reduce(_, dim) = op { program.shape(args[0])[*dim].len as f64 } else { 1.0 };
         cost = [cost[0] + count * depth, cost[1] + count + 3.0 * depth];
     }
     cost

@@ -63,9 +63,8 @@ fn programs(text: &str) -> Result<[Program; 2], String> {
         for field in ["program", "candidate"] {
             let text = certificate[field].as_str().ok_or(format!("no field {field}"))?;
             let read = parse(text).map_err(|problem| format!("{field}: {problem}"))?;
-            let [program] =
-                <[Program; 1]>::try_from(read).map_err(|_| format!("{field}: not one program"))?;
-            programs.push(program);
+            let one: [Program; 1] = read.try_into().map_err(|_| format!("{field}: not one program"))?;
+            programs.extend(one);
         }
     } else {
         programs = parse(text)?;

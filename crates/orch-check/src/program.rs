@@ -190,13 +190,16 @@ pub struct Node {
     pub shape: Vec<Extent>,
 }
 
+/// The numbers of tensors by their names.
+pub type Tensors = BTreeMap<String, usize>;
+
 /// A program.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
     /// Tensors, operands before what is computed of them.
     pub nodes: Vec<Node>,
     /// The results by name.
-    pub outputs: BTreeMap<String, usize>,
+    pub outputs: Tensors,
     /// The indices of all dimensions.
     pub indices: Indices,
 }
@@ -234,12 +237,7 @@ impl Program {
 
     /// Adds the tensors of another program, and gives its outputs. Inputs of one name, kind and shape are one. Masks that are
     /// formulas become inputs if `are_masks_given`: what holds for all masks holds for these.
-    pub fn append(
-        &mut self,
-        other: &Program,
-        inputs: &mut BTreeMap<String, usize>,
-        are_masks_given: bool,
-    ) -> BTreeMap<String, usize> {
+    pub fn append(&mut self, other: &Program, inputs: &mut Tensors, are_masks_given: bool) -> Tensors {
         let (offset, mut numbers) = (self.indices.append(&other.indices), Vec::new());
         for node in &other.nodes {
             let mut node = node.clone();
@@ -252,9 +250,8 @@ impl Program {
                     node.op = Op::Input { name: format!("\"{:?}", node.op), is_mask: true };
                 }
                 Op::Compare { dim, with, .. } => {
-                    for dim in [dim, with.unwrap_or(dim)] {
-                        self.indices.refuse(node.shape[dim].index);
-                    }
+                    let compared = [dim, with.unwrap_or(dim)].map(|dim| node.shape[dim].index);
+                    compared.iter().for_each(|&index| _ = self.indices.refuse(index));
                 }
                 _ => {}
             }
@@ -273,9 +270,8 @@ impl Program {
 
     /// Joins the indices of a tensor with those of another one of its shape.
     pub fn join(&mut self, tensor: usize, shape: &[Extent]) {
-        for (own, other) in self.nodes[tensor].shape.iter().zip(shape) {
-            self.indices.join(own.index, other.index);
-        }
+        let both = self.nodes[tensor].shape.iter().zip(shape);
+        both.for_each(|(own, other)| _ = self.indices.join(own.index, other.index));
     }
 
     /// Adds what is computed of operands element by element, but for a dimension that gets another extent.

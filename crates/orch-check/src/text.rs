@@ -104,10 +104,7 @@ impl Reader {
         let (names, definition) = at.map_or((&[][..], tokens), |at| (&tokens[..at], &tokens[at + 1..]));
         match (names, definition) {
             ([], []) => {}
-            ([], ["mugraph", name, "{"]) if !self.is_open => {
-                quoted(name)?;
-                self.is_open = true;
-            }
+            ([], ["mugraph", name, "{"]) if !self.is_open => quoted(name).map(|_| self.is_open = true)?,
             _ if !self.is_open => return Err("expected mugraph \"name\" {".into()),
             ([], ["}"]) if is_kernel => {
                 let (names, stored) = (take(&mut self.names), take(&mut self.stored));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The most lines of code, without tests, comments and blank lines. What is added has to be worth its lines.
-const MOST: usize = 1680;
+const MOST: usize = 1677;
 
 #[test]
 fn the_crate_does_not_grow() {
