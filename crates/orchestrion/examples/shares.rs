@@ -3,7 +3,8 @@
 //! `cargo run --release -p orchestrion --example shares -- [--worst N] MODEL.onnx..` plans each model for 16 threads of an x86-64 with
 //! AVX-512, by usual figures, and prints for some numbers of threads: the speed-up that work items allow, waits between steps aside; the
 //! largest share of a thread in steps of 100 us or more, in even shares; the elements that are packed over those that there are. After
-//! them, how many long steps have a share of more than 1.15 on 16 threads or fewer, and the steps that lose most on 16.
+//! them, how many long steps have a share of more than 1.15 among 2, 4, 8 or 16 threads, and among any number up to 16, the worst of the
+//! first, and the steps that lose most on 16.
 
 use orchestrion::{Error, Model, Options, StepShares};
 use std::path::Path;
@@ -51,9 +52,25 @@ fn print(path: &str, steps: &[StepShares], worst: usize) {
             packed_times(steps, threads)
         );
     }
-    let is_uneven = |step: &&StepShares| (2..=16).any(|threads| step.shares.largest(threads) > EVEN);
     let long = || steps.iter().filter(|step| step.alone_us >= LONG_US);
-    println!("  {} of {} long steps are uneven", long().filter(is_uneven).count(), long().count());
+    let most = |step: &StepShares, threads: &[usize]| {
+        threads.iter().map(|threads| step.shares.largest(*threads)).fold(1.0, f64::max)
+    };
+    let largest = |step: &StepShares| most(step, &[2, 4, 8, 16]);
+    let mut uneven: Vec<&StepShares> = long().filter(|step| largest(step) > EVEN).collect();
+    let any: Vec<usize> = (2..=16).collect();
+    println!(
+        "  of {} long steps {} are uneven among 2, 4, 8 or 16 threads, {} among any number up to 16",
+        long().count(),
+        uneven.len(),
+        long().filter(|step| most(step, &any) > EVEN).count()
+    );
+    uneven.sort_by(|a, b| largest(b).total_cmp(&largest(a)));
+    for step in uneven.into_iter().take(worst) {
+        let StepShares { name, schedule, alone_us, work_items, .. } = step;
+        let largest = largest(step);
+        println!("    {largest:5.2}: {name}, {alone_us:.0} us, {work_items} work items, {schedule}");
+    }
     let lost_us = |step: &StepShares| step.alone_us / step.shares.speed_up(16) - step.alone_us / 16.0;
     let mut sorted: Vec<&StepShares> = steps.iter().collect();
     sorted.sort_by(|a, b| lost_us(b).total_cmp(&lost_us(a)));

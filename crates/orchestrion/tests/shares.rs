@@ -85,22 +85,27 @@ fn network() -> PrimGraph {
     graph
 }
 
-fn steps(cache: &CacheDir) -> Vec<StepShares> {
+fn steps(cache: &CacheDir, target: &str) -> Vec<StepShares> {
     let options =
-        Options { threads: 16, superoptimize: false, ..options(cache, Some("x86-64-v4"), Precision::F32) };
+        Options { threads: 16, superoptimize: false, ..options(cache, Some(target), Precision::F32) };
     Model::from_graph(network()).plan(&options).expect("it is planned").shares()
 }
 
 #[test]
 fn work_items_allow_many_threads() {
     let cache = CacheDir::new("shares");
-    let steps = steps(&cache);
+    for target in ["x86-64-v4", "x86-64-v3"] {
+        check(target, &steps(&cache, target));
+    }
+}
+
+fn check(target: &str, steps: &[StepShares]) {
     let flops: f64 = steps.iter().map(|step| step.flops).sum();
     assert!(flops > 3e9, "{flops}");
     let alone_us: f64 = steps.iter().map(|step| step.alone_us).sum();
     for (threads, least) in [(8, 7.2), (16, 13.5), (32, 22.0)] {
         let shared_us: f64 = steps.iter().map(|step| step.alone_us / step.shares.speed_up(threads)).sum();
-        assert!(alone_us / shared_us >= least, "{threads} threads: {}", alone_us / shared_us);
+        assert!(alone_us / shared_us >= least, "{target}, {threads} threads: {}", alone_us / shared_us);
     }
     for step in steps.iter().filter(|step| step.alone_us >= LONG_US) {
         for threads in [2, 4, 8, 16] {
@@ -108,15 +113,17 @@ fn work_items_allow_many_threads() {
             let StepShares { name, schedule, work_items, .. } = step;
             assert!(
                 largest <= 1.15,
-                "{name}, {work_items} work items of {schedule}, {threads} threads: {largest}"
+                "{target}: {name}, {work_items} work items of {schedule}, {threads} threads: {largest}"
             );
         }
     }
     let distinct: usize = steps.iter().map(|step| step.shares.distinct()).sum();
     assert!(distinct > 0);
-    for (threads, most) in [(1, 1.1), (16, 1.6)] {
+    // Smaller L2 caches make blocks of windows smaller, which overlap more.
+    let bounds = if target == "x86-64-v4" { [(1, 1.1), (16, 1.6)] } else { [(1, 1.2), (16, 2.0)] };
+    for (threads, most) in bounds {
         let packed: usize = steps.iter().map(|step| step.shares.packed(threads)).sum();
         let times = packed as f64 / distinct as f64;
-        assert!(times <= most, "{threads} threads pack an element {times} times");
+        assert!(times <= most, "{target}: {threads} threads pack an element {times} times");
     }
 }

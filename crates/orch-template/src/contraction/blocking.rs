@@ -146,6 +146,9 @@ const MOST_BLOCK_ROWS: usize = 256;
 /// Rows of a work item that walks K in blocks, at least, so that a part of a panel serves several row tiles.
 const MIN_BLOCKED_ROWS: usize = 24;
 
+/// Work items, fewer than which are few for many threads.
+const FEW_TASKS: usize = 48;
+
 /// Slots of a multiply-add unit in which a vector that is packed is loaded from beyond the L1, and stored.
 const PACKED_VECTOR_SLOTS: f64 = 16.0;
 
@@ -345,7 +348,10 @@ impl CpuContractionSchedule {
             false => {
                 let others = batch * strips.div_ceil(block_strips);
                 let tiles = TileGrid { others, strips: block_strips, panels };
-                (block_strips, tiles.cut(tile_work, least_strips.min(block_strips)))
+                // Threads that wait cost more than parts of panels that are read again.
+                let are_few = others * block_strips.div_ceil(least_strips) * panels < FEW_TASKS;
+                let least_strips = if are_few { 1 } else { least_strips.min(block_strips) };
+                (block_strips, tiles.cut(tile_work, least_strips))
             }
         };
         let room = (target.l2_bytes / 4 / (cut.strips * rows * width * elem_bytes)).max(1);
@@ -384,7 +390,7 @@ impl CpuContractionSchedule {
     fn imbalance(&self, extents: GemmShape, lanes: usize) -> f64 {
         let rows = extents.m.max(ROWS_OF_A_PANEL);
         let multiply_adds = extents.batch * rows * extents.n * extents.k;
-        let size = (multiply_adds as f64 / (EVEN_FOR[2] * MIN_TASK_MULTIPLY_ADDS) as f64).min(1.0);
+        let size = (multiply_adds as f64 / (16 * MIN_TASK_MULTIPLY_ADDS) as f64).min(1.0);
         let shares = self.largest_shares(extents, lanes, &EVEN_FOR);
         let imbalance = shares.iter().sum::<f64>() / shares.len() as f64 - 1.0;
         size * imbalance.min(MOST_IMBALANCE)
@@ -486,8 +492,8 @@ impl CpuContractionSchedule {
     }
 }
 
-/// Multiply-adds of a work item, at least: some microseconds, so that handing work items out costs little.
-const MIN_TASK_MULTIPLY_ADDS: usize = 1 << 17;
+/// Multiply-adds of a work item, at least: about half a microsecond, as much as ten times what a work item takes beside them.
+const MIN_TASK_MULTIPLY_ADDS: usize = 1 << 15;
 
 /// Work items, at most, of a product of usual size: so many even out among as many threads as machines have.
 const MOST_TASKS: usize = 256;

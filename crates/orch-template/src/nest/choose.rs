@@ -9,7 +9,7 @@ use orch_compute::expr::Expr;
 use orch_thread::target::CpuTarget;
 
 /// Least modelled cycles of a work item: handing one to a thread then costs little in comparison.
-const WORK_ITEM_CYCLES: usize = 10_000;
+const WORK_ITEM_CYCLES: usize = 2_500;
 
 /// Reductions of at most this length are treated as windows: neighbouring results are computed together.
 const MAX_WINDOW_LENGTH: usize = 128;

@@ -55,7 +55,7 @@ impl fmt::Display for NestSchedule {
 const MAX_WORK_ITEMS: usize = 4096;
 
 /// Number of work items from which on no further axis is distributed over them.
-const ENOUGH_WORK_ITEMS: usize = 64;
+const ENOUGH_WORK_ITEMS: usize = 128;
 
 /// What a core moves between the L2 and what is beyond it.
 const BYTES_PER_CYCLE: f64 = 8.0;

@@ -5,7 +5,7 @@ use super::cuda::Cuda;
 use crate::plan::backend::Backend;
 use crate::{Error, Options};
 use orch_ir::DType;
-use orch_runtime::{Feature, Machine};
+use orch_runtime::{Arch, CacheSizes, Feature, Machine};
 use orch_thread::CpuTarget;
 use orch_thread::target::{AARCH64, CPU_TARGETS, GPU_TARGETS};
 use orch_thread::target::{X86_64_AMX, X86_64_V3, X86_64_V4, X86_64_V4_BF16};
@@ -32,7 +32,7 @@ pub fn find(options: &Options, half: Option<DType>) -> Result<Box<dyn Backend>, 
         return Ok(Box::new(Cpu::new(of_machine(&machine), machine, options)?));
     }
     let target = CPU_TARGETS.iter().find(|target| target.name == name).ok_or_else(|| unknown(name))?;
-    Ok(Box::new(Cpu::new((*target).clone(), machine, options)?))
+    Ok(Box::new(Cpu::new((*target).clone(), usual_machine(target, &machine), options)?))
 }
 
 /// Refuses a cache to which others may write, which some stages would just not use.
@@ -59,5 +59,39 @@ fn of_machine(machine: &Machine) -> CpuTarget {
         64 => X86_64_V4,
         32 => X86_64_V3,
         _ => AARCH64,
+    }
+}
+
+/// What plans for a target by name suppose of the machine that they will run on: nothing of the one they are made on but its number of
+/// threads, so that all machines make the same plan.
+fn usual_machine(target: &CpuTarget, here: &Machine) -> Machine {
+    use Feature::{AmxBf16, Avx2, Avx512Bf16, Avx512Bw, Avx512Dq, Avx512F, Avx512Vl, F16c, Fma, Neon};
+    let (arch, vectors): (Arch, &[Feature]) = match target.vector_bytes {
+        64 => (Arch::X86_64, &[Avx2, Fma, F16c, Avx512F, Avx512Bw, Avx512Dq, Avx512Vl]),
+        32 => (Arch::X86_64, &[Avx2, Fma, F16c]),
+        _ => (Arch::Aarch64, &[Neon]),
+    };
+    let bf16 = [(target.has_bf16_dot, Avx512Bf16), (target.has_amx_bf16, AmxBf16)];
+    let bf16 = bf16.into_iter().filter(|(has, _)| *has).map(|(_, feature)| feature);
+    Machine {
+        arch,
+        model: target.name.to_owned(),
+        features: vectors.iter().copied().chain(bf16).collect(),
+        caches: CacheSizes { l1d_bytes: target.l1_bytes, l2_bytes: target.l2_bytes, ..CacheSizes::FALLBACK },
+        cpus: Vec::new(),
+        threads: here.threads,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_machines_are_of_their_targets() {
+        let here = Machine::detect();
+        for target in CPU_TARGETS {
+            assert_eq!(of_machine(&usual_machine(target, &here)).name, target.name);
+        }
     }
 }

@@ -33,8 +33,8 @@ const EXPANDED: ExpandLimits = ExpandLimits {
     split: None,
 };
 
-/// Reductions whose results are too few vectors for many threads, and which take one thread 20 us and more.
-const LONG_REDUCTIONS: LongReductions = LongReductions { results: 512, elems: 1 << 18, parts: 16 };
+/// Reductions whose results are too few vectors for many threads, and which take one thread 10 us and more.
+const LONG_REDUCTIONS: LongReductions = LongReductions { results: 512, elems: 1 << 17, parts: 16 };
 
 /// Schedules of a kernel that are timed, at most: the model's order is good enough that later ones are slower.
 const MOST_SCHEDULES: usize = 4;
