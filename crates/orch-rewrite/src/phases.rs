@@ -7,9 +7,10 @@
 //! y[s q + r]  =  sum over t of x[q + c - d t] w[k0 + s t]     a convolution of the reversed weights k0, k0 + s, ..
 //! ```
 //!
-//! Phases with one window are one convolution to more maps; phases whose windows differ can be, with zeros among its weights. Their
-//! results are interleaved. Weights that the graph computes, as in gradients, are reversed by the graph. Stands after the rewriting.
-//! Exact, but for the order in which floats are added up, and for computed weights that are not finite: zeros around the operand meet
+//! Phases with one window are one convolution to more maps; phases whose windows differ can be, with zeros among its weights. A phase
+//! without weights, as three of four have of a kernel of 1 x 1 with stride 2, is zero. Results are interleaved. Weights that the graph
+//! computes, as in gradients, are reversed by the graph. Stands after the rewriting.
+//! Exact, but for the order in which floats are added up, and for computed weights that are not finite where zeros around the operand meet
 //! them, so that results at the border, where the transposed convolution has no such term, are NaN too.
 
 use crate::prepare::{computed, rebuilt};
@@ -21,12 +22,12 @@ use orch_ir::{ConvSpec, DType, PadMode, PrimGraph, PrimNode, PrimOp, Shape, Tens
 pub struct PhaseLimits {
     /// Phases whose windows differ are one convolution of at most so many FLOPs, with zeros where a phase has no weight; else each is one.
     pub joined_flops: f64,
-    /// Whether weights that the graph computes may be reversed, though zeros around the operand meet those that are not finite.
+    /// Whether zeros around the operand may meet weights that the graph computes, which may be infinite.
     pub has_computed: bool,
 }
 
-/// The graph with transposed convolutions as convolutions, but those by constants that are not finite and those with stride and dilation
-/// in one dimension.
+/// The graph with transposed convolutions as convolutions, but those by constants that are not finite, those with stride and dilation
+/// in one dimension, and those that [`PhaseLimits::has_computed`] excludes.
 pub fn phase_convolutions(graph: &PrimGraph, limits: PhaseLimits) -> PrimGraph {
     rebuilt(graph, |id, result, known| {
         let node = graph.node(id);
@@ -46,6 +47,7 @@ pub fn phase_convolutions(graph: &PrimGraph, limits: PhaseLimits) -> PrimGraph {
 struct Taps {
     /// The first weight; others follow at the stride.
     first: usize,
+    /// 0 if the phase has none.
     count: usize,
     /// Elements of the operand from one weight to the next.
     dilation: usize,
@@ -137,11 +139,11 @@ impl Phases {
         let window = &spec.window;
         let mut dims = window.dilations.iter().zip(&window.strides);
         let is_finite = |weights: &Tensor| weights.to_f64().iter().all(|weight| weight.is_finite());
-        if !dims.all(|(&dilation, &stride)| dilation == 1 || stride == 1)
-            || !graph.constant(node.inputs[1]).map_or(limits.has_computed, is_finite)
-        {
+        let stored = graph.constant(node.inputs[1]);
+        if !dims.all(|(&dilation, &stride)| dilation == 1 || stride == 1) || !stored.is_none_or(is_finite) {
             return None;
         }
+        let may_pad = stored.is_some() || limits.has_computed;
         let (x, y) = (graph.shape(node.inputs[0]), graph.shape(node.outputs[0]));
         let (from, to) = (x[2..].to_vec(), y[2..].to_vec());
         let strides = window.strides.clone();
@@ -158,7 +160,15 @@ impl Phases {
         }
         let mut phases =
             Self { groups: spec.groups, strides, from, to, each, maps: y[1], taps, joined: None };
-        if phases.groups > 1 || phases.is_one_convolution() {
+        let mut with_weights = phases.taps.iter().filter(|taps| has_weights(taps));
+        if !may_pad && with_weights.any(|taps| taps.iter().any(|taps| taps.low > 0 || taps.high > 0)) {
+            return None;
+        }
+        if phases.groups > 1
+            || !may_pad
+            || phases.is_one_convolution()
+            || !phases.taps.iter().all(|taps| has_weights(taps))
+        {
             return Some(phases);
         }
         let window = phases.joined_window()?;
@@ -175,7 +185,7 @@ impl Phases {
         let window =
             |taps: &[Taps]| -> Vec<_> { taps.iter().map(|taps| (taps.count, taps.low, taps.high)).collect() };
         let is_one_window = self.taps.iter().all(|taps| window(taps) == window(&self.taps[0]));
-        self.groups == 1 && (self.joined.is_some() || is_one_window)
+        self.groups == 1 && (self.joined.is_some() || is_one_window && has_weights(&self.taps[0]))
     }
 
     /// A window that has those of all phases.
@@ -216,9 +226,9 @@ impl Phases {
         let batch = graph.shape(x)[0];
         let phases = self.taps.len();
         let flipped = as_convolution(graph, weights, self.groups);
-        let weights: Vec<Weights> =
-            self.taps.iter().map(|taps| self.weights_of(graph, &flipped, taps)).collect();
         let stacked = if self.is_one_convolution() {
+            let weights: Vec<Weights> =
+                self.taps.iter().map(|taps| self.weights_of(graph, &flipped, taps)).collect();
             let all = match &weights[..] {
                 [only] => only.tensor(graph),
                 _ => {
@@ -229,9 +239,19 @@ impl Phases {
             self.convolution(graph, (x, all), self.joined.as_ref().unwrap_or(&self.taps[0]))
         } else {
             let mut parts = Vec::new();
-            for (taps, weights) in self.taps.iter().zip(&weights) {
-                let weights = weights.tensor(graph);
-                parts.push(self.convolution(graph, (x, weights), taps));
+            for taps in &self.taps {
+                parts.push(match has_weights(taps) {
+                    true => {
+                        let weights = self.weights_of(graph, &flipped, taps).tensor(graph);
+                        self.convolution(graph, (x, weights), taps)
+                    }
+                    false => {
+                        let zero = Tensor::zeros(graph.dtype(x), Shape::scalar());
+                        let zero = graph.add_constant(zero);
+                        let shape = [&[batch, self.maps], &self.each[..]].concat();
+                        add(graph, PrimOp::Broadcast { shape: shape.into(), dims: Vec::new() }, &[zero])
+                    }
+                });
             }
             add(graph, PrimOp::Concat { axis: 1 }, &parts)
         };
@@ -291,13 +311,21 @@ impl Phases {
     }
 }
 
-/// The weights that a phase meets in a dimension; `None` if there are none, or nothing of the operand is read.
+/// Whether a phase has weights in all dimensions.
+fn has_weights(taps: &[Taps]) -> bool {
+    taps.iter().all(|taps| taps.count > 0)
+}
+
+/// The weights that a phase meets in a dimension; `None` if there are some, and nothing of the operand is read.
 fn taps_of(window: &Window, dim: usize, phase: usize, [from, each]: [usize; 2]) -> Option<Taps> {
     let (stride, kernel, dilation) = (window.strides[dim], window.kernel[dim], window.dilations[dim]);
     let shifted = phase + window.low[dim];
     let (first, ahead) = (shifted % stride, (shifted / stride) as i64);
-    let count = kernel.checked_sub(first)?.div_ceil(stride);
-    let low = (count.checked_sub(1)? * dilation) as i64 - ahead;
+    let count = kernel.saturating_sub(first).div_ceil(stride);
+    if count == 0 {
+        return Some(Taps { first, count, dilation, low: 0, high: 0 });
+    }
+    let low = ((count - 1) * dilation) as i64 - ahead;
     let high = each as i64 - 1 + ahead - (from as i64 - 1);
     let left_out = low.min(0) + high.min(0);
     (from as i64 + left_out > 0).then_some(Taps { first, count, dilation, low, high })
@@ -391,7 +419,10 @@ mod tests {
             output_padding,
             groups,
         };
-        let cases: [Case<'_>; 11] = [
+        let cases: [Case<'_>; 14] = [
+            case(&[2, 3, 4, 3], &[3, 4, 1, 1], &[2, 2], [&[0, 0], &[0, 0]], &[1, 0], 1),
+            case(&[2, 4, 5], &[4, 2, 2], &[3], [&[0], &[0]], &[0], 2),
+            case(&[1, 2, 3, 4], &[2, 3, 3, 1], &[2, 3], [&[1, 0], &[1, 0]], &[1, 2], 1),
             case(&[2, 3, 5, 4], &[3, 4, 2, 2], &[2, 2], [&[0, 0], &[0, 0]], &[0, 0], 1),
             case(&[1, 3, 5, 4], &[3, 2, 4, 4], &[2, 2], [&[1, 1], &[1, 1]], &[0, 0], 1),
             case(&[1, 4, 5, 3], &[4, 3, 3, 3], &[2, 2], [&[1, 1], &[1, 1]], &[0, 0], 2),
@@ -428,7 +459,10 @@ mod tests {
                     };
                     assert_eq!(count(|op| matches!(op, PrimOp::ConvTranspose { .. })), 0, "{text}");
                     let convolutions = count(|op| matches!(op, PrimOp::Conv(_)));
-                    assert!(joined_flops == 0.0 || case.groups > 1 || convolutions == 1, "{text}");
+                    let has_weights =
+                        case.strides.iter().zip(&case.weights[2..]).all(|(stride, kernel)| kernel >= stride);
+                    let is_one = joined_flops > 0.0 && case.groups == 1 && has_weights;
+                    assert!(!is_one || convolutions == 1, "{text}");
                     let given = results(&by_phases);
                     assert_eq!(
                         (expected.shape(), expected.to_f64()),
@@ -440,10 +474,33 @@ mod tests {
         }
     }
 
-    /// A phase without weights, a stride with a dilation, weights that are infinite, and those that may be.
+    #[test]
+    fn computed_weights_that_meet_no_zeros_may_be_infinite() {
+        let case = Case {
+            x: &[1, 2, 4, 3],
+            weights: &[2, 3, 1, 1],
+            strides: &[2, 2],
+            dilations: &[1, 1],
+            pads: [&[0, 0], &[0, 0]],
+            output_padding: &[1, 0],
+            groups: 1,
+        };
+        let graph = transposed(&case, false);
+        let by_phases = phase_convolutions(&graph, NONE_JOINED);
+        let weights = Tensor::from_vec([2, 3, 1, 1], vec![1.0, f32::INFINITY, 2.0, -1.0, 3.0, f32::INFINITY]);
+        let positive = Tensor::from_vec([1, 2, 4, 3], (1..=24).map(|x| x as f32).collect::<Vec<_>>());
+        let result = |graph: &PrimGraph| {
+            evaluate(graph, &[positive.clone(), weights.clone()], &EvalOptions::default()).unwrap()[0]
+                .to_f64()
+        };
+        assert!(by_phases.nodes().iter().all(|node| !matches!(node.op, PrimOp::ConvTranspose { .. })));
+        assert_eq!(result(&graph), result(&by_phases));
+    }
+
+    /// A stride with a dilation, weights that are infinite, and those that may be and meet zeros.
     #[test]
     fn others_stay() {
-        for (stride, dilation, are_weights_stored) in [(3, 1, true), (2, 2, true), (1, 1, false)] {
+        for (stride, dilation, are_weights_stored) in [(2, 2, true), (1, 1, false)] {
             let case = Case {
                 x: &[1, 1, 3],
                 weights: &[1, 1, 2],
