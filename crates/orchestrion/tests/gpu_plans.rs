@@ -76,6 +76,18 @@ fn networks_compute_what_they_should() {
     assert!(failures.is_empty(), "\n{failures}");
 }
 
+/// Each normalisation is a convolution, one kernel for all that is kept of the statistics, and one that normalises; all counters are one.
+#[test]
+fn training_keeps_statistics_with_few_kernels() {
+    let cache = CacheDir::new("gpu-training-norms");
+    for precision in [Precision::F32, Precision::F16] {
+        let graph = networks::training_norms();
+        let planned = Model::from_graph(graph).plan(&options(&cache, Some("cuda:sm_90"), precision));
+        let steps = planned.unwrap_or_else(|error| panic!("{error}")).steps();
+        assert!(steps <= 7, "{steps} steps in {}", precision.name());
+    }
+}
+
 /// Code for GPUs is made where NVRTC is, and loaded where a GPU is.
 #[test]
 fn networks_compile_without_a_gpu() {

@@ -7,6 +7,7 @@ use super::chains::chains;
 use super::context::PlanContext;
 use super::definition::KernelDefinition;
 use super::kernel::KernelEstimate;
+use super::siblings::siblings;
 use super::substitute::Substitute;
 use crate::manifest::SearchInfo;
 use crate::{Error, Options, parallel};
@@ -125,6 +126,9 @@ pub fn candidates(ctx: PlanContext<'_>, options: &Options) -> Result<CandidateCo
     );
     if options.fuse && planner.info().chains_contractions {
         enumeration.candidates.extend(chains(units));
+    }
+    if options.fuse {
+        enumeration.candidates.extend(siblings(graph, units));
     }
     let mut numbers: HashMap<String, usize> = HashMap::new();
     let mut distinct: Vec<(Vec<NodeId>, &[TensorId])> = Vec::new();

@@ -11,7 +11,7 @@
 //! | [`substitute`], [`block_kernels`] | a proved µGraph in place of primitives, and its kernels |
 //! | [`known`] | what depends on constants alone |
 //! | [`host`] | times of what runs on the host |
-//! | [`candidates`], [`chains`] | sets of units that may be one kernel, with modelled costs |
+//! | [`candidates`], [`chains`], [`siblings`] | sets of units that may be one kernel, with modelled costs |
 //! | [`choose`] | the binary linear program over them |
 //! | [`design`], [`library`], [`implement`] | the chosen candidates as thread programs and library calls |
 //! | [`updates`], [`in_place`], [`independent`] | results in the memory of what they replace; independent kernels next to each other |
@@ -48,6 +48,7 @@ pub mod passes;
 pub mod planned;
 pub mod prepared;
 pub mod sharing;
+pub mod siblings;
 pub mod signature;
 pub mod substitute;
 pub mod units;

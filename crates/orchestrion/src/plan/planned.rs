@@ -24,6 +24,11 @@ impl Planned {
         ports.map(|port| port.name.as_str()).collect()
     }
 
+    /// How many steps a run takes.
+    pub fn steps(&self) -> usize {
+        self.assembly.steps.len()
+    }
+
     /// Its modelled time in microseconds.
     pub fn modelled_us(&self) -> f64 {
         self.report.modelled_us

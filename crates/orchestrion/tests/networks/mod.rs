@@ -14,6 +14,7 @@ pub fn all() -> Vec<PrimGraph> {
         residual_block(),
         inverted_bottleneck(),
         recurrent_layers(),
+        training_norms(),
     ]
 }
 
@@ -169,6 +170,43 @@ impl Network {
         self.binary(BinaryFn::Add, result, bias)
     }
 
+    /// Batch normalisation as training does it, with the statistics that are kept, and a counter.
+    fn training_norm(&mut self, x: TensorId) -> TensorId {
+        let shape = self.graph.shape(x).clone();
+        let channels = shape[1];
+        let running = [0, 1].map(|_| self.input(&[channels]));
+        let counter = self.input(&[]);
+        let mean = |net: &mut Self, x: TensorId| {
+            let sum = net.reduce(ReduceOp::Sum, x, &[0, 2, 3]);
+            let scale = net.scalar(channels as f32 / shape.elems() as f32, sum);
+            net.binary(BinaryFn::Mul, sum, scale)
+        };
+        let average = mean(self, x);
+        let spread = self.spread(average, x, &[1]);
+        let centred = self.binary(BinaryFn::Sub, x, spread);
+        let square = self.binary(BinaryFn::Mul, centred, centred);
+        let variance = mean(self, square);
+        let epsilon = self.scalar(1e-5, variance);
+        let deviation = self.binary(BinaryFn::Add, variance, epsilon);
+        let deviation = self.unary(UnaryFn::Sqrt, deviation);
+        let inverse = self.unary(UnaryFn::Recip, deviation);
+        let spread = self.spread(inverse, x, &[1]);
+        let normal = self.binary(BinaryFn::Mul, centred, spread);
+        self.graph.add_output(format!("mean of {counter}"), average);
+        self.graph.add_output(format!("inverse of {counter}"), inverse);
+        for (before, value) in running.into_iter().zip([average, variance]) {
+            let (old, new) = (self.scalar(0.9, value), self.scalar(0.1, value));
+            let old = self.binary(BinaryFn::Mul, before, old);
+            let new = self.binary(BinaryFn::Mul, value, new);
+            let updated = self.binary(BinaryFn::Add, old, new);
+            self.graph.add_output(format!("new {before}"), updated);
+        }
+        let one = self.graph.add_constant(Tensor::scalar(1.0f32));
+        let counted = self.binary(BinaryFn::Add, counter, one);
+        self.graph.add_output(format!("new {counter}"), counted);
+        normal
+    }
+
     fn max_pool(&mut self, x: TensorId) -> TensorId {
         let window = Window {
             kernel: vec![3; 2],
@@ -299,6 +337,19 @@ fn residual_block() -> PrimGraph {
     let block = net.relu(sum);
     let mean = net.global_mean(block);
     let y = net.linear(mean, 10);
+    net.finish(y)
+}
+
+/// Convolutions with batch normalisation, in training.
+pub fn training_norms() -> PrimGraph {
+    let mut net = Network::new("training_norms");
+    let x = net.input(&[2, 8, 9, 9]);
+    let inner = net.conv(x, 16, 1, 1, 1);
+    let inner = net.training_norm(inner);
+    let inner = net.relu(inner);
+    let inner = net.conv(inner, 8, 3, 1, 1);
+    let inner = net.training_norm(inner);
+    let y = net.binary(BinaryFn::Add, x, inner);
     net.finish(y)
 }
 
