@@ -62,7 +62,7 @@ pub fn infer(op: &PrimOp, inputs: &[Type<'_>]) -> Result<Vec<(DType, Shape)>, In
         PrimOp::Select { positions } => select(positions, inputs[0])?,
         PrimOp::Contract(contract) => contraction(contract, inputs[0], inputs[1])?,
         PrimOp::Conv(spec) => conv(spec, inputs[0], inputs[1])?,
-        PrimOp::ConvTranspose { spec, output_padding } => {
+        PrimOp::ConvTranspose { spec, output_padding, .. } => {
             conv_transpose(spec, output_padding, inputs[0], inputs[1])?
         }
         PrimOp::Take { axis } => take(*axis, inputs[0], inputs[1])?,
@@ -427,7 +427,8 @@ mod tests {
             assert!(infer_one(&pool, std::slice::from_ref(&x)).is_err(), "{window:?}");
             let spec = ConvSpec { window, groups: huge };
             let w = (DType::F32, Shape::from([1, 1, 2]));
-            let transposed = PrimOp::ConvTranspose { spec: spec.clone(), output_padding: vec![huge] };
+            let transposed =
+                PrimOp::ConvTranspose { spec: spec.clone(), output_padding: vec![huge], may_pad: false };
             assert!(infer_one(&transposed, &[x.clone(), w.clone()]).is_err());
             assert!(infer_one(&PrimOp::Conv(spec), &[x.clone(), w]).is_err());
         }

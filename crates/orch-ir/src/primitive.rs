@@ -38,8 +38,9 @@ pub enum PrimOp {
     /// `x [n, c, d_0, ..]`, `w [m, c / groups, k_0, ..]` -> `[n, m, e_0, ..]`: cross-correlation, zero padding.
     Conv(ConvSpec),
     /// `x [n, c, d_0, ..]`, `w [c, m / groups, k_0, ..]` -> `[n, m, e_0, ..]`: the adjoint of [`PrimOp::Conv`].
-    /// `window.low`/`high` crop the result.
-    ConvTranspose { spec: ConvSpec, output_padding: Vec<usize> },
+    /// `window.low`/`high` crop the result. With `may_pad` it may be computed as a convolution with zero padding: as for one, results at
+    /// the border may be NaN where weights are not finite. PyTorch's transposed convolutions and gradients leave that open.
+    ConvTranspose { spec: ConvSpec, output_padding: Vec<usize>, may_pad: bool },
     /// `(data, indices: integer)`: `data` with dimension `axis` replaced by the dimensions of `indices`. Indices
     /// are in `0..extent`; others clamp into it.
     Take { axis: usize },

@@ -22,7 +22,8 @@ use orch_ir::{ConvSpec, DType, PadMode, PrimGraph, PrimNode, PrimOp, Shape, Tens
 pub struct PhaseLimits {
     /// Phases whose windows differ are one convolution of at most so many FLOPs, with zeros where a phase has no weight; else each is one.
     pub joined_flops: f64,
-    /// Whether zeros around the operand may meet weights that the graph computes, which may be infinite.
+    /// Whether zeros around the operand may meet weights that the graph computes, which may be infinite, though the primitive does not
+    /// say so.
     pub has_computed: bool,
 }
 
@@ -135,7 +136,7 @@ impl Weights {
 
 impl Phases {
     fn of(graph: &PrimGraph, node: &PrimNode, limits: PhaseLimits) -> Option<Self> {
-        let PrimOp::ConvTranspose { spec, .. } = &node.op else { return None };
+        let PrimOp::ConvTranspose { spec, may_pad, .. } = &node.op else { return None };
         let window = &spec.window;
         let mut dims = window.dilations.iter().zip(&window.strides);
         let is_finite = |weights: &Tensor| weights.to_f64().iter().all(|weight| weight.is_finite());
@@ -143,7 +144,7 @@ impl Phases {
         if !dims.all(|(&dilation, &stride)| dilation == 1 || stride == 1) || !stored.is_none_or(is_finite) {
             return None;
         }
-        let may_pad = stored.is_some() || limits.has_computed;
+        let may_pad = stored.is_some() || *may_pad || limits.has_computed;
         let (x, y) = (graph.shape(node.inputs[0]), graph.shape(node.outputs[0]));
         let (from, to) = (x[2..].to_vec(), y[2..].to_vec());
         let strides = window.strides.clone();
@@ -383,6 +384,7 @@ mod tests {
         pads: [&'a [usize]; 2],
         output_padding: &'a [usize],
         groups: usize,
+        may_pad: bool,
     }
 
     fn transposed(case: &Case<'_>, are_weights_stored: bool) -> PrimGraph {
@@ -402,6 +404,7 @@ mod tests {
         let op = PrimOp::ConvTranspose {
             spec: ConvSpec { window, groups: case.groups },
             output_padding: case.output_padding.to_vec(),
+            may_pad: case.may_pad,
         };
         let y = graph.add(op, &[x, w]).unwrap();
         graph.add_output("y", y);
@@ -418,6 +421,7 @@ mod tests {
             pads,
             output_padding,
             groups,
+            may_pad: false,
         };
         let cases: [Case<'_>; 14] = [
             case(&[2, 3, 4, 3], &[3, 4, 1, 1], &[2, 2], [&[0, 0], &[0, 0]], &[1, 0], 1),
@@ -484,6 +488,7 @@ mod tests {
             pads: [&[0, 0], &[0, 0]],
             output_padding: &[1, 0],
             groups: 1,
+            may_pad: false,
         };
         let graph = transposed(&case, false);
         let by_phases = phase_convolutions(&graph, NONE_JOINED);
@@ -509,19 +514,27 @@ mod tests {
                 pads: [&[0], &[0]],
                 output_padding: &[0],
                 groups: 1,
+                may_pad: false,
             };
             let graph = transposed(&case, are_weights_stored);
             assert_eq!(
                 orch_ir::text::print(&phase_convolutions(&graph, NONE_JOINED)),
                 orch_ir::text::print(&graph)
             );
+            if dilation == 1 {
+                let graph = transposed(&Case { may_pad: true, ..case }, are_weights_stored);
+                let by_phases = phase_convolutions(&graph, NONE_JOINED);
+                let is_transposed = |op: &PrimOp| matches!(op, PrimOp::ConvTranspose { .. });
+                assert!(!by_phases.nodes().iter().any(|node| is_transposed(&node.op)));
+            }
         }
         let mut graph = PrimGraph::new("g");
         let x = graph.add_input("x", DType::F32, [1, 1, 3]);
         let w = graph.add_constant(Tensor::from_vec(Shape::from([1, 1, 2]), vec![1.0, f32::INFINITY]));
         let window =
             Window { kernel: vec![2], strides: vec![2], dilations: vec![1], low: vec![0], high: vec![0] };
-        let op = PrimOp::ConvTranspose { spec: ConvSpec { window, groups: 1 }, output_padding: vec![0] };
+        let spec = ConvSpec { window, groups: 1 };
+        let op = PrimOp::ConvTranspose { spec, output_padding: vec![0], may_pad: true };
         let y = graph.add(op, &[x, w]).unwrap();
         graph.add_output("y", y);
         assert_eq!(

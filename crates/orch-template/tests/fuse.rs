@@ -215,7 +215,7 @@ fn convolutions() {
         let x = g.f32(&[2, 4, 6, 5]);
         let w = g.constant(&[4, 8 / groups, window.kernel[0], window.kernel[1]], 5);
         let spec = ConvSpec { window, groups };
-        let y = g.op(PrimOp::ConvTranspose { spec, output_padding: vec![0, 0] }, &[x, w]);
+        let y = g.op(PrimOp::ConvTranspose { spec, output_padding: vec![0, 0], may_pad: false }, &[x, w]);
         let y = g.unary(UnaryFn::Abs, y);
         g.output(y);
         g.check();

@@ -40,6 +40,29 @@ fn a_document_is_compiled_and_run() {
     }
 }
 
+/// Gradients of images run on the units that convolutions do, whatever the stride.
+#[test]
+fn gradients_of_images_are_convolutions() {
+    let folder = orch_files::Scratch::new().expect("a folder");
+    let path =
+        format!("{}/../orch-aten/tests/traces/resnet50-train.backward.json", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read(path).expect("the file is read");
+    for target in ["x86-64-v4", "cuda:sm_90"] {
+        let options = Options {
+            cache_dir: folder.path().to_owned(),
+            target: Some(target.to_owned()),
+            superoptimize: false,
+            calibrate: false,
+            ..Options::default()
+        };
+        let planned = Model::from_aten(&text, &options).and_then(|model| model.plan(&options));
+        let planned = planned.unwrap_or_else(|error| panic!("{target}: {error}"));
+        let steps = planned.step_names();
+        assert!(steps.iter().any(|name| name.contains("conv")), "{target}: {steps:?}");
+        assert!(!steps.iter().any(|name| name.contains("convtranspose")), "{target}: {steps:?}");
+    }
+}
+
 /// Traces whose results of random inputs say something: no roots or logarithms of what a weight could not be.
 const TRACES: [&str; 4] =
     ["bert.inference", "dalle2.inference", "speech-transformer.inference", "deeprecommender-train.backward"];

@@ -41,7 +41,7 @@ impl Transposed {
             }
         };
         let spec = ConvSpec { window: self.window.clone(), groups: self.groups };
-        let op = PrimOp::ConvTranspose { spec, output_padding: self.output_padding.clone() };
+        let op = PrimOp::ConvTranspose { spec, output_padding: self.output_padding.clone(), may_pad: false };
         let y = graph.add(op, &[x, w]).unwrap();
         graph.add_output("y", y);
         (graph, inputs)

@@ -76,6 +76,7 @@ impl Sliding {
         ];
         if self.transposed {
             attributes.push(("output_padding", ints(&self.output_padding)));
+            attributes.push(("may_pad", Attribute::Int(1)));
         }
         attributes
     }

@@ -85,5 +85,7 @@ pub fn conv_transpose(g: &mut Generator<'_>) -> Option<TensorId> {
     let count = dims[1] / groups * window.kernel.iter().product::<usize>();
     let facts = products(g.facts(x), g.facts(w), count);
     let spec = ConvSpec { window, groups };
-    g.add(PrimOp::ConvTranspose { spec, output_padding }, &[x, w], facts)
+    // Either, and nothing is drawn for it.
+    let may_pad = count.is_multiple_of(2);
+    g.add(PrimOp::ConvTranspose { spec, output_padding, may_pad }, &[x, w], facts)
 }

@@ -49,7 +49,8 @@ fn plain(name: &str, attrs: &mut Attrs, results: &[(DType, Shape)]) -> Result<Pr
             let spec = convolution(attrs)?;
             let none = vec![0; spec.window.rank()];
             let output_padding = attrs.optional("output_padding", list(int))?.unwrap_or(none);
-            PrimOp::ConvTranspose { spec, output_padding }
+            let may_pad = attrs.optional("may_pad", flag)?.unwrap_or(false);
+            PrimOp::ConvTranspose { spec, output_padding, may_pad }
         }
         "take" => PrimOp::Take { axis: attrs.required("axis", int)? },
         "take_along" => PrimOp::TakeAlong { axis: attrs.required("axis", int)? },

@@ -91,9 +91,10 @@ pub fn attributes(op: &PrimOp) -> Described<'_> {
         }
         PrimOp::Contract(contract) => vec![("labels", Attr::Text(labels_text(contract)))],
         PrimOp::Conv(spec) => conv_attributes(spec),
-        PrimOp::ConvTranspose { spec, output_padding } => {
+        PrimOp::ConvTranspose { spec, output_padding, may_pad } => {
             let mut attrs = conv_attributes(spec);
             attrs.extend(unless_all(output_padding, 0, "output_padding"));
+            attrs.extend(may_pad.then(|| flag_attribute("may_pad", true)));
             attrs
         }
         PrimOp::GatherNd { batch_dims } => vec![("batch_dims", Attr::int(batch_dims))],

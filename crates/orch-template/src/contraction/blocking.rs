@@ -149,6 +149,9 @@ const MIN_BLOCKED_ROWS: usize = 24;
 /// Work items, fewer than which are few for many threads.
 const FEW_TASKS: usize = 48;
 
+/// Rows for which a panel is packed, at least, if there are so many: packing takes a sixth of their multiply-adds.
+const ROWS_OF_A_PACKED_PANEL: usize = 96;
+
 /// Slots of a multiply-add unit in which a vector that is packed is loaded from beyond the L1, and stored.
 const PACKED_VECTOR_SLOTS: f64 = 16.0;
 
@@ -246,11 +249,12 @@ impl CpuContractionSchedule {
         };
         let strips = tile.strips(m);
         let is_packed = staging.packs_rows(lines.is_some());
-        // A panel is packed for all rows that it meets.
+        // Each block packs the panels that it meets.
+        let least_strips = if staging.panels { ROWS_OF_A_PACKED_PANEL.div_ceil(rows) } else { 1 };
         let blocks = match (staging.window, staging.panels) {
-            (Some(window), _) => strips.div_ceil(tile.strips_of_window(window, target)),
+            (Some(window), _) => strips.div_ceil(tile.strips_of_window(window, target).max(least_strips)),
             (None, true) if !is_packed => 1,
-            (None, _) => strips.div_ceil((cache_rows / rows).max(1)),
+            (None, _) => strips.div_ceil((cache_rows / rows).max(least_strips)),
         };
         let tile_work = tile_work((rows, vectors * lanes), k, staging);
         let block_strips = strips.div_ceil(blocks.max(1));

@@ -224,7 +224,7 @@ pub fn depthwise_and_transposed_convolutions(check: &dyn Fn(&G)) {
             let x = g.f32(&[1, channels, 5, 4]);
             let w = g.constant(&[channels, channels / groups, window.kernel[0], window.kernel[1]], 5);
             let spec = ConvSpec { window: window.clone(), groups };
-            let y = g.op(PrimOp::ConvTranspose { spec, output_padding: vec![0, 0] }, &[x, w]);
+            let y = g.op(PrimOp::ConvTranspose { spec, output_padding: vec![0, 0], may_pad: false }, &[x, w]);
             g.output(y);
             check(&g);
         }

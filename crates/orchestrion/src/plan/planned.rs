@@ -24,9 +24,9 @@ impl Planned {
         ports.map(|port| port.name.as_str()).collect()
     }
 
-    /// How many steps a run takes.
-    pub fn steps(&self) -> usize {
-        self.assembly.steps.len()
+    /// The names of the steps of a run.
+    pub fn step_names(&self) -> Vec<&str> {
+        self.assembly.steps.iter().map(|step| step.name.as_str()).collect()
     }
 
     /// Its modelled time in microseconds.

@@ -24,9 +24,11 @@ pub(super) fn conv_transpose(ctx: &mut Context<'_>, call: &Call<'_>) -> Applied 
         window.high.fill(0);
     }
     let spec = ConvSpec { window, groups: groups(call)? };
+    // ONNX has no such attribute: operators of PyTorch do.
+    let may_pad = call.int_or("may_pad", 0)? != 0;
     let y = match shape[2..].contains(&0) {
         true => sums_of_nothing(ctx, [x, w], &spec, &output_padding, wanted)?,
-        false => ctx.emit(PrimOp::ConvTranspose { spec, output_padding }, &[x, w])?,
+        false => ctx.emit(PrimOp::ConvTranspose { spec, output_padding, may_pad }, &[x, w])?,
     };
     one(add_bias(ctx, y, call.optional_tensor(2)?)?)
 }
