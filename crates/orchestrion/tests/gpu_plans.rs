@@ -76,7 +76,7 @@ fn networks_compute_what_they_should() {
     assert!(failures.is_empty(), "\n{failures}");
 }
 
-/// Each normalisation is a convolution, one kernel for all that is kept of the statistics, and one that normalises; all counters are one.
+/// Of each layer the convolution, all statistics that are kept, and what is normalised are a kernel each; all counters are one.
 #[test]
 fn training_keeps_statistics_with_few_kernels() {
     let cache = CacheDir::new("gpu-training-norms");

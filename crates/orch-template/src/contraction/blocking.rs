@@ -146,7 +146,7 @@ const MOST_BLOCK_ROWS: usize = 256;
 /// Rows of a work item that walks K in blocks, at least, so that a part of a panel serves several row tiles.
 const MIN_BLOCKED_ROWS: usize = 24;
 
-/// Work items, fewer than which are few for many threads.
+/// Fewer work items than this leave some of many threads idle.
 const FEW_TASKS: usize = 48;
 
 /// Rows for which a panel is packed, at least, if there are so many: packing takes a sixth of their multiply-adds.
@@ -496,7 +496,7 @@ impl CpuContractionSchedule {
     }
 }
 
-/// Multiply-adds of a work item, at least: about half a microsecond, as much as ten times what a work item takes beside them.
+/// Multiply-adds of a work item, at least: about half a microsecond, ten times what a work item costs besides.
 const MIN_TASK_MULTIPLY_ADDS: usize = 1 << 15;
 
 /// Work items, at most, of a product of usual size: so many even out among as many threads as machines have.
