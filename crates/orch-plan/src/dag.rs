@@ -177,6 +177,11 @@ impl Dag {
         &self.successors[node.index()]
     }
 
+    /// True if a tensor is an output of the graph, or read by a node that is not among `nodes`, which ascend.
+    pub fn escapes(&self, tensor: TensorId, nodes: &[NodeId]) -> bool {
+        self.is_output(tensor) || self.consumers(tensor).iter().any(|node| nodes.binary_search(node).is_err())
+    }
+
     /// True if a graph output is among the node's results.
     pub fn writes_output(&self, node: NodeId) -> bool {
         self.node(node).outputs.iter().any(|&tensor| self.is_output(tensor))

@@ -36,6 +36,23 @@ pub struct Candidate {
     pub is_convex: bool,
 }
 
+impl Candidate {
+    /// A convex set of nodes, ascending, that leaves what its last one makes, as far as that is read.
+    pub fn of_sink(dag: &Dag, nodes: Vec<NodeId>) -> Self {
+        let outputs = sink_outputs(dag, *nodes.last().expect("a set holds its sink"));
+        Self::leaving(dag, nodes, outputs)
+    }
+
+    /// A convex set of nodes, ascending, that leaves such tensors behind. The producers of all that it reads stand before those of what it
+    /// leaves: two kernels could wait for each other otherwise.
+    pub fn leaving(dag: &Dag, nodes: Vec<NodeId>, outputs: Vec<TensorId>) -> Self {
+        let inputs = external_inputs(dag, &nodes);
+        let last_input = inputs.iter().filter_map(|&tensor| dag.producer(tensor)).max();
+        debug_assert!(outputs.iter().all(|&tensor| dag.producer(tensor) > last_input), "{nodes:?}");
+        Self { nodes, inputs, outputs, is_convex: true }
+    }
+}
+
 /// What a rule says of a set of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -155,10 +172,8 @@ fn needed_nodes(dag: &Dag) -> Vec<NodeId> {
 /// Turns an admitted set into its candidates: the one-output kernel, the exporting one, or both.
 fn emit(dag: &Dag, set: &Grown, limits: &Limits, result: &mut Enumeration) {
     let nodes: Vec<NodeId> = set.nodes.iter().rev().copied().collect();
-    let inputs = external_inputs(dag, &nodes);
-    let outputs = sink_outputs(dag, *nodes.last().expect("a set holds its sink"));
     let is_convex = set.reentrant == 0;
-    let plain = Candidate { nodes, inputs, outputs, is_convex };
+    let plain = Candidate { is_convex, ..Candidate::of_sink(dag, nodes) };
     let exporting = if limits.max_exports > 0 { exporting(dag, set, &plain, limits) } else { None };
     result.report.exporting += usize::from(exporting.is_some());
     let plain = (set.verdict == Verdict::Keep).then_some(plain);
@@ -175,10 +190,7 @@ fn emit(dag: &Dag, set: &Grown, limits: &Limits, result: &mut Enumeration) {
 /// such an input could wait for each other.
 fn exporting(dag: &Dag, set: &Grown, plain: &Candidate, limits: &Limits) -> Option<Candidate> {
     let last_input = plain.inputs.iter().filter_map(|&tensor| dag.producer(tensor)).max();
-    let escapes = |&tensor: &TensorId| {
-        dag.is_output(tensor)
-            || dag.consumers(tensor).iter().any(|next| plain.nodes.binary_search(next).is_err())
-    };
+    let escapes = |&tensor: &TensorId| dag.escapes(tensor, &plain.nodes);
     let is_safe = |node: &&NodeId| last_input.is_none_or(|last| last < **node);
     let safe_nodes = set.escaping_nodes.iter().rev().filter(is_safe);
     let exports: Vec<TensorId> =

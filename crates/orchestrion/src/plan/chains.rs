@@ -5,7 +5,7 @@
 //! these, or all but the epilogues of other contractions.
 
 use super::units::Units;
-use orch_ir::{NodeId, TensorId};
+use orch_ir::NodeId;
 use orch_plan::dag::{Dag, NodeKind};
 use orch_plan::enumerate::Candidate;
 use std::collections::BTreeSet;
@@ -27,7 +27,11 @@ pub fn chains(units: &Units) -> Vec<Candidate> {
             }
         }
     }
-    found.into_iter().filter(|set| is_closed(dag, set)).map(|set| candidate(dag, &set)).collect()
+    found
+        .into_iter()
+        .filter(|set| is_closed(dag, set))
+        .map(|set| Candidate::of_sink(dag, set.into_iter().collect()))
+        .collect()
 }
 
 fn is_anchor(dag: &Dag, node: NodeId) -> bool {
@@ -103,18 +107,4 @@ fn is_closed(dag: &Dag, set: &BTreeSet<NodeId>) -> bool {
     set.iter()
         .filter(|&&node| Some(node) != last)
         .all(|&node| !dag.writes_output(node) && dag.successors(node).iter().all(|after| set.contains(after)))
-}
-
-fn candidate(dag: &Dag, set: &BTreeSet<NodeId>) -> Candidate {
-    let nodes: Vec<NodeId> = set.iter().copied().collect();
-    let is_inner = |tensor: &TensorId| dag.producer(*tensor).is_some_and(|node| set.contains(&node));
-    let inputs: BTreeSet<TensorId> = nodes
-        .iter()
-        .flat_map(|&node| dag.node(node).inputs.iter().copied())
-        .filter(|tensor| !is_inner(tensor))
-        .collect();
-    let last = *nodes.last().expect("a set has a contraction");
-    let is_read = |tensor: &TensorId| !dag.consumers(*tensor).is_empty() || dag.is_output(*tensor);
-    let outputs = dag.node(last).outputs.iter().copied().filter(is_read).collect();
-    Candidate { nodes, inputs: inputs.into_iter().collect(), outputs, is_convex: true }
 }

@@ -9,7 +9,7 @@ use super::units::Units;
 use orch_ir::{NodeId, PrimGraph, TensorId};
 use orch_plan::dag::{Dag, NodeKind};
 use orch_plan::enumerate::Candidate;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// How many times as many elements as a result of statistics the tensor has, at least.
 const LEAST_ELEMS: usize = 16;
@@ -34,14 +34,12 @@ fn statistics(graph: &PrimGraph, dag: &Dag) -> Vec<Candidate> {
     let is_reduced = |tensor: &TensorId| {
         dag.consumers(*tensor).iter().any(|&node| dag.node(node).kind == NodeKind::Reduce)
     };
-    let mut found: Vec<Candidate> = Vec::new();
-    for tensor in (0..dag.tensor_count()).map(TensorId::new).filter(is_reduced) {
-        for most in 1..=MOST_REDUCTIONS {
-            let set = Statistics { graph, dag, tensor, most }.candidate();
-            found.extend(set.filter(|set| !found.contains(set)));
-        }
-    }
-    found
+    let tensors = (0..dag.tensor_count()).map(TensorId::new).filter(is_reduced);
+    let sets = tensors.flat_map(|tensor| {
+        (1..=MOST_REDUCTIONS).filter_map(move |most| Statistics { graph, dag, tensor, most }.candidate())
+    });
+    let mut seen = HashSet::new();
+    sets.filter(|set| seen.insert(set.clone())).collect()
 }
 
 /// Sets of small elementwise units of one shape that read nothing but inputs and constants.
@@ -71,33 +69,13 @@ fn small_units(graph: &PrimGraph, dag: &Dag) -> Vec<Candidate> {
             let fits = |count: &usize| inputs(*count) <= MAX_INPUTS;
             let count = (2..=left.len().min(MAX_UNITS)).take_while(fits).last().unwrap_or(1);
             let (set, others) = left.split_at(count);
-            let set: BTreeSet<NodeId> = set.iter().copied().collect();
-            found.extend(candidate(dag, &set, |tensor| is_read_outside(dag, &set, tensor)));
+            let outputs = set.iter().flat_map(|&node| dag.node(node).outputs.iter().copied());
+            let outputs: Vec<TensorId> = outputs.filter(|&tensor| dag.escapes(tensor, set)).collect();
+            found.extend((outputs.len() > 1).then(|| Candidate::leaving(dag, set.to_vec(), outputs)));
             left = others;
         }
     }
     found
-}
-
-/// True if a unit that is not of a set, or the caller, reads a tensor.
-fn is_read_outside(dag: &Dag, nodes: &BTreeSet<NodeId>, tensor: TensorId) -> bool {
-    dag.is_output(tensor) || dag.consumers(tensor).iter().any(|node| !nodes.contains(node))
-}
-
-/// A set of units that leaves some of its tensors behind, if these are several.
-fn candidate(dag: &Dag, nodes: &BTreeSet<NodeId>, is_left: impl Fn(TensorId) -> bool) -> Option<Candidate> {
-    let is_inner = |tensor: TensorId| dag.producer(tensor).is_some_and(|node| nodes.contains(&node));
-    let (mut inputs, mut outputs) = (BTreeSet::new(), BTreeSet::new());
-    for unit in nodes.iter().map(|&node| dag.node(node)) {
-        inputs.extend(unit.inputs.iter().copied().filter(|&tensor| !is_inner(tensor)));
-        outputs.extend(unit.outputs.iter().copied().filter(|&tensor| is_left(tensor)));
-    }
-    (outputs.len() > 1).then(|| Candidate {
-        nodes: nodes.iter().copied().collect(),
-        inputs: inputs.into_iter().collect(),
-        outputs: outputs.into_iter().collect(),
-        is_convex: true,
-    })
 }
 
 /// What reduces a tensor.
@@ -124,37 +102,39 @@ impl Statistics<'_> {
 
     /// The set, if it has several results. Others compute again what has as many elements as the tensor, of what is left of the set.
     fn candidate(&self) -> Option<Candidate> {
-        let set = self.units();
+        let nodes = self.units();
+        let escapes = |&tensor: &TensorId| self.dag.escapes(tensor, &nodes);
         let is_computed_again = |node: &NodeId| {
             let mut outputs = self.dag.node(*node).outputs.iter();
-            set.contains(node)
-                && outputs.any(|&tensor| !self.is_small(tensor) && is_read_outside(self.dag, &set, tensor))
+            nodes.contains(node) && outputs.any(|tensor| !self.is_small(*tensor) && escapes(tensor))
         };
-        candidate(self.dag, &set, |tensor| {
-            let is_needed = || self.dag.consumers(tensor).iter().any(is_computed_again);
-            self.is_small(tensor) && (is_read_outside(self.dag, &set, tensor) || is_needed())
-        })
+        let is_left = |tensor: &TensorId| {
+            self.is_small(*tensor)
+                && (escapes(tensor) || self.dag.consumers(*tensor).iter().any(is_computed_again))
+        };
+        let outputs = nodes.iter().flat_map(|&node| self.dag.node(node).outputs.iter().copied());
+        let outputs: Vec<TensorId> = outputs.filter(is_left).collect();
+        (outputs.len() > 1).then(|| Candidate::leaving(self.dag, nodes, outputs))
     }
 
-    /// The units of the set: nothing outside of it is between two of them.
-    fn units(&self) -> BTreeSet<NodeId> {
-        // How many reductions follow each other up to a unit of the set; and units outside of it that need it.
-        let (mut set, mut outside): (BTreeMap<NodeId, usize>, BTreeSet<NodeId>) = Default::default();
+    /// The units of the set, ascending. What they need of others stands before the first of them: so nothing outside of the set is between
+    /// two of them, and no two sets wait for each other.
+    fn units(&self) -> Vec<NodeId> {
+        // How many reductions follow each other up to a unit.
+        let mut set: BTreeMap<NodeId, usize> = BTreeMap::new();
         let mut pending: BTreeSet<NodeId> = self.dag.consumers(self.tensor).iter().copied().collect();
         for _ in 0..MAX_VISITS {
             // In topological order, so that what a unit needs of the set was visited.
             let Some(node) = pending.pop_first() else { break };
+            let first = set.first_key_value().map_or(node, |(&first, _)| first);
             let before = self.dag.predecessors(node);
             let of_before = before.iter().filter_map(|node| set.get(node)).max().copied().unwrap_or(0);
-            let is_reduction = self.dag.node(node).kind == NodeKind::Reduce;
-            let reductions = of_before + usize::from(is_reduction);
-            let is_next = before.iter().all(|node| !outside.contains(node));
+            let reductions = of_before + usize::from(self.dag.node(node).kind == NodeKind::Reduce);
+            let is_next = before.iter().all(|node| *node < first || set.contains_key(node));
             if is_next && reductions <= self.most && set.len() < MAX_UNITS && self.suits(node) {
                 set.insert(node, reductions);
-            } else {
-                outside.insert(node);
+                pending.extend(self.dag.successors(node));
             }
-            pending.extend(self.dag.successors(node));
         }
         // What has as many elements as the tensor is there for reductions.
         let mut set: BTreeSet<NodeId> = set.into_keys().collect();
@@ -164,7 +144,7 @@ impl Statistics<'_> {
                 set.remove(&node);
             }
         }
-        set
+        set.into_iter().collect()
     }
 
     /// Whether a unit is of the kind and the extents that the set has.
@@ -240,6 +220,38 @@ mod tests {
                     after.insert(node);
                 }
             }
+        }
+    }
+
+    /// Two tensors, each reduced once by itself and once scaled by what was reduced of the other.
+    const CROSSED: &str = "graph \"crossed\" {
+  input \"a\" t0: f32[32, 64]
+  input \"b\" t1: f32[32, 64]
+  t2: f32[64] = reduce.sum t0 axes=[0]
+  t3: f32[64] = reduce.sum t1 axes=[0]
+  t4: f32[32, 64] = broadcast t3 dims=[1]
+  t5: f32[32, 64] = mul t0, t4
+  t6: f32[64] = reduce.max t5 axes=[0]
+  t7: f32[32, 64] = broadcast t2 dims=[1]
+  t8: f32[32, 64] = mul t1, t7
+  t9: f32[64] = reduce.max t8 axes=[0]
+  output \"a\" t2
+  output \"b\" t3
+  output \"of a\" t6
+  output \"of b\" t9
+}
+";
+
+    #[test]
+    fn no_two_sets_wait_for_each_other() {
+        let graph = crate::testing::graph(CROSSED);
+        let layouts = orch_compute::layouts::assign_gpu(&graph);
+        let options = UnitOptions { widens_f16: false, fuse: true };
+        let units = Units::of(&graph, &layouts, options).unwrap_or_else(|error| panic!("{error}"));
+        for set in siblings(&graph, &units) {
+            let needed = set.inputs.iter().filter_map(|&tensor| units.dag.producer(tensor)).max();
+            let made = set.outputs.iter().filter_map(|&tensor| units.dag.producer(tensor)).min();
+            assert!(needed < made, "{set:?}");
         }
     }
 }
