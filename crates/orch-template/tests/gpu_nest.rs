@@ -99,6 +99,11 @@ fn layouts_that_differ_leave_parts_of_sectors_unused() {
     let sum = g.binary(BinaryFn::Add, a, b);
     g.output(sum);
     assert_eq!(unused(&g, &[b]), 0.0);
+    // A second result in the layout of `b` is not transposed.
+    let twice = g.binary(BinaryFn::Add, b, b);
+    g.output(twice);
+    assert_eq!(unused(&g, &[b]), 0.0);
+    assert_eq!(unused(&g, &[b, twice]), 28.0 * elems as f64);
 }
 
 /// Types of tensors in models.

@@ -106,9 +106,10 @@ pub(super) fn effort(
     total
 }
 
-/// Bytes of sectors that are transferred beside the elements that a kernel reads and writes, where vectors run along an axis.
-pub(super) fn unused_along(nest: &mut Nest, axis: &Axis) -> f64 {
-    let mut known = BTreeSet::new();
+/// Bytes of sectors that are transferred beside the elements that a kernel reads and writes, where vectors run along an axis, those of
+/// `staged` values apart.
+pub(super) fn unused_along(nest: &mut Nest, axis: &Axis, staged: &[ExprId]) -> f64 {
+    let mut known: BTreeSet<ExprId> = staged.iter().copied().collect();
     let mut total = 0.0;
     for step in nest.stages.clone() {
         let points = nest.points(&step.axes());

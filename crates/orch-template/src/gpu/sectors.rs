@@ -6,14 +6,12 @@ use super::transpose;
 use orch_compute::block::{Axis, BlockProgram};
 
 /// Bytes of sectors that a kernel which is no matrix product transfers beside the elements that it reads and writes, where its vectors
-/// run along the axis for which these are fewest: operands and results of different layouts cannot all be contiguous, unless a tile of
-/// them is transposed in shared memory.
+/// run along the axis for which these are fewest: operands and results of different layouts cannot all be contiguous, unless tiles of
+/// the operands are transposed in shared memory. Results are not.
 pub fn unused_bytes(block: &BlockProgram) -> f64 {
     let mut nest = nest_of(block);
-    if transpose::serves(&mut nest) {
-        return 0.0;
-    }
     let axes: Vec<Axis> = nest.axes.iter().filter(|axis| axis.extent > 1).cloned().collect();
-    let bytes = axes.iter().map(|axis| unused_along(&mut nest, axis));
-    bytes.reduce(f64::min).unwrap_or(0.0)
+    let transposed = transpose::unused_bytes(&mut nest);
+    let others = axes.iter().map(|axis| unused_along(&mut nest, axis, &[]));
+    transposed.into_iter().chain(others).reduce(f64::min).unwrap_or(0.0)
 }

@@ -11,7 +11,7 @@
 //! `p xor (r / load_lanes) % vectors of a row`. What one thread reads stays consecutive, and few threads of a warp access the same bank. Numerics: one evaluation per element, as
 //! the block program says.
 
-use super::access::{Effort, SHORT_RUN, effort, lane_choices, value_effort};
+use super::access::{Effort, SHORT_RUN, effort, lane_choices, unused_along, value_effort};
 use super::estimate::{BASE_REGISTERS, Launch};
 use super::points::{nest_of, unflatten};
 use crate::nest::emit::{NestEmitter, for_loop};
@@ -106,9 +106,11 @@ pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, Tran
     ranked
 }
 
-/// True if a tile of the kernel's operands can be transposed in shared memory.
-pub(super) fn serves(nest: &mut Nest) -> bool {
-    Transposition::of(nest).is_some()
+/// Bytes of sectors that are transferred beside the elements that are read and written, if a tile of the kernel's operands can be
+/// transposed in shared memory: of results that lie across the first one, and of operands in a third layout.
+pub(super) fn unused_bytes(nest: &mut Nest) -> Option<f64> {
+    let Transposition { vector, tiling } = Transposition::of(nest)?;
+    Some(unused_along(nest, &vector, &tiling.values))
 }
 
 /// Lanes along an axis; narrow accesses only if there is no other choice.
