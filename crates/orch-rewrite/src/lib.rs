@@ -6,7 +6,7 @@
 //!
 //! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`],
 //! [`split_long_reductions`] and [`phase_convolutions`] as far as a target wants, [`merge_products`], [`stage_inputs`],
-//! [`patch_products`] and [`align_rows`] for GPUs. [`unmerge_products`] shows merged products as single ones.
+//! [`patch_products`] and [`align_rows`] for GPUs. [`read_outputs`] saves copies of what is an output in another view. [`unmerge_products`] shows merged products as single ones.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!
@@ -26,6 +26,7 @@ mod long_reductions;
 mod narrow;
 mod normalize;
 mod options;
+mod outputs;
 mod patches;
 mod phases;
 mod prepare;
@@ -44,6 +45,7 @@ pub use expand::{ExpandLimits, SplitLimits, expand_routines};
 pub use long_reductions::{LongReductions, split_long_reductions};
 pub use narrow::{NarrowReport, narrow_contractions};
 pub use options::{Numerics, RewriteOptions};
+pub use outputs::read_outputs;
 pub use patches::patch_products;
 pub use phases::{PhaseLimits, phase_convolutions};
 pub use prepare::{RowAlignment, align_rows, merge_products, stage_inputs};

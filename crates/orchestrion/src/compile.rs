@@ -17,7 +17,7 @@ use crate::plan::independent::group_independent;
 use crate::plan::kernel::Measured;
 use crate::plan::passes;
 use crate::plan::planned::{EndToEndTime, Planned};
-use crate::plan::prepared::PreparedGraph;
+use crate::plan::prepared::{PreparedGraph, with_storage};
 use crate::plan::units::UnitOptions;
 use crate::plan::updates::{UpdateRule, update_in_place};
 use crate::search::cached;
@@ -277,7 +277,7 @@ impl Model {
             let graph = orch_rewrite::unflatten_reductions(&orch_rewrite::split_wide_concats(&graph));
             Ok(backend.prepared(orch_rewrite::index_selections(&graph, orch_compute::fuse::has_formula)))
         })?;
-        let storage = clock.run("layouts", || Ok(backend.storage(&graph)))?;
+        let (graph, storage) = clock.run("layouts", || Ok(with_storage(graph, &self.updates, backend)))?;
         let unit_options = UnitOptions::of(backend.info(), options);
         clock.run("identify", || {
             PreparedGraph::of(graph, storage, &self.updates, unit_options).map_err(Error::internal)

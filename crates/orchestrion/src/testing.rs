@@ -4,7 +4,7 @@ use crate::build::find;
 use crate::manifest::{ActionInfo, Device, Manifest, ModelInfo, PlanReport, Slot, SlotMemory, StepInfo};
 use crate::plan::backend::Backend;
 use crate::plan::context::PlanContext;
-use crate::plan::prepared::PreparedGraph;
+use crate::plan::prepared::{PreparedGraph, with_storage};
 use crate::plan::units::UnitOptions;
 use crate::{Options, Precision};
 use orch_files::Scratch;
@@ -50,8 +50,7 @@ pub fn with_context(text: &str, options: &Options, body: impl FnOnce(PlanContext
     let graph = graph(text);
     let backend =
         &*find(options, orch_compute::operands::half_operands(&graph).map(|operands| operands.half)).unwrap();
-    let graph = backend.prepared(graph);
-    let storage = backend.storage(&graph);
+    let (graph, storage) = with_storage(backend.prepared(graph), &[], backend);
     let prepared = PreparedGraph::of(graph, storage, &[], UnitOptions::of(backend.info(), options)).unwrap();
     body(prepared.context(backend), backend);
 }

@@ -8,8 +8,10 @@ use super::units::{UnitOptions, Units};
 use super::updated::{UpdatedTensor, updated_tensors};
 use crate::manifest::Update;
 use orch_compute::Storage;
-use orch_ir::PrimGraph;
+use orch_compute::layouts::is_view;
+use orch_ir::{PrimGraph, PrimNode, TensorId};
 use orch_plan::dag::DagError;
+use std::collections::BTreeSet;
 
 /// The owner of what a [`PlanContext`] refers to.
 pub struct PreparedGraph {
@@ -43,5 +45,26 @@ impl PreparedGraph {
     pub fn context<'a>(&'a self, planner: &'a dyn Planner) -> PlanContext<'a> {
         let Self { graph, storage, units, signatures, known, updates } = self;
         PlanContext { graph, storage, units, signatures, known, updates, planner }
+    }
+}
+
+/// How the tensors of a graph are stored that a target has prepared. What an output shows as a view of the same bytes is read from there,
+/// unless the output is a new value of an input.
+pub fn with_storage(graph: PrimGraph, updates: &[Update], planner: &dyn Planner) -> (PrimGraph, Storage) {
+    let storage = planner.storage(&graph);
+    let updated: Vec<TensorId> =
+        updates.iter().filter_map(|update| Some(graph.outputs.get(update.output)?.1)).collect();
+    let is_update = |node: &PrimNode| node.outputs.iter().any(|output| updated.contains(output));
+    let is_same_bytes = |node: &PrimNode| {
+        let dtypes = node.inputs.iter().chain(&node.outputs).map(|tensor| storage.dtype(*tensor));
+        let has_one_type = dtypes.collect::<BTreeSet<_>>().len() == 1;
+        has_one_type && is_view(&graph, node, storage.layouts()) && !is_update(node)
+    };
+    match orch_rewrite::read_outputs(&graph, is_same_bytes) {
+        None => (graph, storage),
+        Some(graph) => {
+            let storage = planner.storage(&graph);
+            (graph, storage)
+        }
     }
 }
