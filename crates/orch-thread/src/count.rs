@@ -3,8 +3,11 @@
 
 use crate::cta::CtaStmt;
 use crate::program::{LoopKind, Stmt, ThreadProgram};
+use crate::target::CtaResources;
+use orch_compute::BufferId;
 use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
 use orch_ir::{BinaryFn, DType, UnaryFn};
+use std::collections::BTreeSet;
 
 /// Instructions of all tasks, each on one vector or one element. Arithmetic of indices does not count.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -67,6 +70,30 @@ pub(crate) fn trips(exprs: &Exprs, var: VarId, start: ExprId, end: ExprId, step:
 /// memory each time. Loops that load ahead do not.
 pub fn exposed_waits(program: &ThreadProgram) -> f64 {
     loop_waits(&program.exprs, &program.body, None)
+}
+
+/// What a CTA takes of its SM. Registers are estimated: the accumulators of `mma` and `wgmma`, and others.
+pub fn cta_resources(program: &ThreadProgram) -> CtaResources {
+    /// Registers of a thread beside accumulators: operands, maxima, sums and indices. NVRTC takes 58 for attention of heads of 64, 74
+    /// for heads of 128.
+    const OTHER_REGISTERS: usize = 60;
+    let mut accumulators = BTreeSet::new();
+    add_accumulators(&program.body, &mut accumulators);
+    let elems: usize = accumulators.into_iter().map(|buffer| program.buffer(buffer).elems).sum();
+    CtaResources {
+        threads: program.cta.as_ref().map_or(1, |cta| cta.threads),
+        registers: elems + OTHER_REGISTERS,
+        shared_bytes: program.shared_bytes(),
+    }
+}
+
+fn add_accumulators(body: &[Stmt], buffers: &mut BTreeSet<BufferId>) {
+    for stmt in body {
+        if let Stmt::Cta(CtaStmt::Mma { acc, .. } | CtaStmt::Wgmma { acc, .. }) = stmt {
+            buffers.insert(acc.buffer);
+        }
+        stmt.bodies().for_each(|body| add_accumulators(body, buffers));
+    }
 }
 
 /// Loads to shared memory that an iteration has issued, and not waited for.

@@ -31,7 +31,7 @@ pub use interp::{BufferData, ExecError, ExecOptions, Report, interpret};
 pub use mapping::{Covering, LoweredMapping, TaskMapping, covering};
 pub use operands::OperandPrecision;
 pub use program::{Buffer, LoopKind, PREFETCH_PANELS, Scope, Stmt, ThreadProgram};
-pub use target::{CpuTarget, GpuTarget};
+pub use target::{CpuTarget, CtaResources, GpuTarget};
 pub use text::{ThreadTextError, parse_thread, print_thread};
 pub use tma::{Mbarriers, TensorMap, TensorMapId};
 pub use validate::validate_thread;

@@ -125,7 +125,39 @@ pub struct GpuTarget {
     pub l2_bytes: usize,
 }
 
+/// What a CTA takes of its SM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CtaResources {
+    /// Threads.
+    pub threads: usize,
+    /// Registers of a thread.
+    pub registers: usize,
+    /// Bytes of shared memory.
+    pub shared_bytes: usize,
+}
+
+/// Most CTAs that an SM holds, whatever they take.
+const MOST_RESIDENT: usize = 32;
+/// Bytes of an SM's shared memory that a resident CTA takes beyond its own.
+const CTA_SHARED_BYTES: usize = 1 << 10;
+
 impl GpuTarget {
+    /// CTAs that an SM holds at once; none if a CTA does not fit. Registers are given to warps eight a thread.
+    pub fn resident_ctas(&self, cta: CtaResources) -> usize {
+        let CtaResources { threads, registers, shared_bytes } = cta;
+        if shared_bytes > self.shared_bytes {
+            return 0;
+        }
+        let by_registers = self.sm_registers / (registers.next_multiple_of(8) * threads).max(1);
+        let by_shared = self.sm_shared_bytes / (shared_bytes + CTA_SHARED_BYTES);
+        (self.sm_threads / threads.max(1)).min(by_registers).min(by_shared).min(MOST_RESIDENT)
+    }
+
+    /// Bytes of shared memory of each of so many CTAs of an SM, at most.
+    pub fn shared_bytes_beside(&self, resident: usize) -> usize {
+        (self.sm_shared_bytes / resident.max(1)).saturating_sub(CTA_SHARED_BYTES).min(self.shared_bytes)
+    }
+
     /// CTAs in clusters of `cluster` that are resident at once, one per SM. A cluster lies within a GPC, whose SMs beyond whole
     /// clusters stay idle: by `cudaOccupancyMaxActiveClusters` an H200, with 132 SMs, runs 66 clusters of two, 30 of four
     /// and 15 of eight.

@@ -16,6 +16,8 @@ const HANDED_ON: f64 = 2.0;
 const GROUP_ROWS: usize = 64;
 /// Columns of scores of which [`LatencyHiding`] says how long they take.
 const GROUP_COLUMNS: usize = 64;
+/// Most columns of an iteration of which it was measured.
+const MOST_COLUMNS: usize = 128;
 /// Bytes of registers of an SM, and of a warp group what it takes for indices, maxima, sums and limits.
 const SM_REGISTER_BYTES: usize = 256 << 10;
 const GROUP_REGISTER_BYTES: usize = 13 << 10;
@@ -57,6 +59,15 @@ pub struct LatencyHiding {
     pub columns: f64,
     /// Any number of warp groups.
     pub busy: f64,
+}
+
+impl LatencyHiding {
+    /// The time of an iteration of so many columns, where `groups` warp groups share an SM, as a multiple of that with enough of them.
+    fn of(self, columns: usize, groups: usize) -> f64 {
+        let groups = groups.min(MOST_HIDING) as f64;
+        let alone = self.iteration * GROUP_COLUMNS as f64 / columns.min(MOST_COLUMNS) as f64 + self.columns;
+        ((alone / groups).powi(3) + self.busy.powi(3)).cbrt()
+    }
 }
 
 /// Figures of a device, as far as the search models it.
@@ -491,10 +502,15 @@ impl SearchDevice {
         let by_registers = SM_REGISTER_BYTES / (own * self.group_registers(extents, scores));
         let by_shared = self.tile_bytes / loaded.max(1);
         let resident = ctas.div_ceil(self.cores).min(by_shared).min(by_registers).max(1);
-        let groups = (own * resident).min(MOST_HIDING) as f64;
-        let alone =
-            waiting.iteration * GROUP_COLUMNS as f64 / extents.columns(scores) as f64 + waiting.columns;
-        Some(((alone / groups).powi(3) + waiting.busy.powi(3)).cbrt())
+        Some(waiting.of(extents.columns(scores), own * resident))
+    }
+
+    /// The time in which an SM runs an iteration of each of `ctas` CTAs, whose loop computes products and exponentials of so many rows
+    /// and columns of scores: as a multiple of that of one iteration where enough warp groups share the SM.
+    pub fn iteration_time(&self, [rows, columns]: [usize; 2], ctas: usize) -> f64 {
+        let own = (rows / GROUP_ROWS).min(MOST_GROUPS);
+        let hiding = self.waiting.filter(|_| own > 0).map_or(1.0, |waiting| waiting.of(columns, own * ctas));
+        hiding * ctas as f64
     }
 
     /// Bytes of registers of a warp group in a loop of products and exponentials: scores, the same as 16-bit operands of the next

@@ -4,7 +4,7 @@
 
 use super::access::Effort;
 use orch_thread::cta::WARP;
-use orch_thread::target::GpuTarget;
+use orch_thread::target::{CtaResources, GpuTarget};
 
 /// Cycles from a load to its value.
 const LATENCY: f64 = 700.0;
@@ -23,9 +23,6 @@ const ALONE: f64 = 4.0;
 
 /// Cycles from the start of a CTA of an SM to that of its next one: an H200 starts 32768 CTAs in 39 us.
 const START: f64 = 280.0;
-
-/// Most resident CTAs of an SM.
-const MAX_RESIDENT: usize = 32;
 
 /// What a kernel does, as the model sees it.
 #[derive(Clone, Copy, Debug)]
@@ -53,13 +50,8 @@ pub(super) struct Launch {
 impl Launch {
     /// Resident CTAs of an SM; none if a CTA does not fit.
     pub fn resident(&self, target: &GpuTarget) -> usize {
-        let by_threads = target.sm_threads / self.threads;
-        let by_registers = target.sm_registers / (self.threads * self.registers.next_multiple_of(8));
-        let by_shared = target.sm_shared_bytes / (self.shared_bytes + 1024);
-        if self.shared_bytes > target.shared_bytes {
-            return 0;
-        }
-        by_threads.min(by_registers).min(by_shared).min(MAX_RESIDENT)
+        let Launch { threads, registers, shared_bytes, .. } = *self;
+        target.resident_ctas(CtaResources { threads, registers, shared_bytes })
     }
 
     /// True if all CTAs are resident at once even if they are in clusters, which cannot use every SM.

@@ -89,9 +89,18 @@ pub trait Planner: Sync {
     /// Why it is not lowered.
     fn design_mugraph(&self, request: &Request<'_>, limit: usize) -> Result<Vec<Design>, CannotLower>;
 
-    /// Least time of a program by what is counted in it: on CPUs its instructions, with all data in registers and L1; on GPUs
-    /// the loads that its loops wait for.
-    fn emitted_us(&self, program: &ThreadProgram) -> f64;
+    /// What is counted in a program.
+    fn emitted(&self, program: &ThreadProgram) -> EmittedFacts;
+}
+
+/// What is known of a kernel once it is emitted.
+#[derive(Clone, Copy, Debug)]
+pub struct EmittedFacts {
+    /// Least time in microseconds: on CPUs that of its instructions, with all data in registers and L1; on GPUs that of the loads that its
+    /// loops wait for.
+    pub least_us: f64,
+    /// CTAs that an SM holds at once; 1 on CPUs.
+    pub resident_ctas: usize,
 }
 
 /// Writes and compiles kernels for one target.

@@ -70,7 +70,7 @@ impl Substitute {
         let share_us = self.proved.cost_us / designs.len().max(1) as f64;
         let mut kernels = Vec::new();
         for LoweredBlock { kernel, block, designs } in designs {
-            let cost_us = share_us.max(ctx.planner.emitted_us(&designs.first()?.kernel.program));
+            let cost_us = share_us.max(ctx.planner.emitted(&designs.first()?.kernel.program).least_us);
             let request = Request { graph: &graph, kernel, stored: &stored, name: "" };
             let is_read = |tensor: &orch_mugraph::TensorId| request.is_in_memory(*tensor);
             let reads = block.loaded().filter(is_read).map(|tensor| tensors[tensor.index()]);
@@ -92,7 +92,7 @@ impl Substitute {
 /// A kernel of a µGraph.
 pub struct LoweredBlock<'a> {
     /// The first tensor that it defines.
-    kernel: orch_mugraph::TensorId,
+    pub kernel: orch_mugraph::TensorId,
     /// What defines it.
     block: &'a BlockGraph,
     /// The thread program under several schedules, the preferred one first.

@@ -1,10 +1,11 @@
 //! Searching one program (Mirage, OSDI'25): results are kept in the tuning database, with their proofs, which are made anew when they are
 //! read.
 
-use crate::plan::backend::Planner;
+use crate::plan::backend::{EmittedFacts, Planner};
 use crate::plan::block_kernels::lowered_blocks;
 use crate::{Options, parallel};
-use orch_mugraph::lower::{Stored, gpu};
+use orch_mugraph::lower::Stored;
+use orch_mugraph::lower::gpu::{self, EmittedKernel, LoopDevice};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::limits::InputSet;
 use orch_mugraph::{
@@ -125,19 +126,38 @@ impl<'a> Finder<'a> {
         let stored = (query.stored)(graph).ok_or("there is no place for its tensors")?;
         let lowered = lowered_blocks(graph, &stored, self.planner, 1);
         let designs = lowered.map_err(|reason| reason.to_string())?;
-        let emitted = designs.iter().filter_map(|lowered| Some(&lowered.designs.first()?.kernel.program));
-        let emitted_us: f64 = emitted.map(|program| self.planner.emitted_us(program)).sum();
-        Ok(self.visible_us(graph, &stored, modelled_us).max(emitted_us))
+        let mut least_us = 0.0;
+        let mut kernels = Vec::new();
+        for lowered in &designs {
+            let Some(design) = lowered.designs.first() else { continue };
+            let EmittedFacts { least_us: own_us, resident_ctas } =
+                self.planner.emitted(&design.kernel.program);
+            least_us += own_us;
+            let (kernel, ctas) = (lowered.kernel, design.kernel.program.tasks);
+            kernels.push(EmittedKernel { kernel, ctas, resident_ctas });
+        }
+        Ok(self.visible_us(graph, &stored, &kernels, modelled_us).max(least_us))
     }
 
     /// Modelled time less the part of loops that masks hide.
-    fn visible_us(&self, graph: &MuGraph, stored: &[Stored], modelled_us: f64) -> f64 {
+    fn visible_us(
+        &self,
+        graph: &MuGraph,
+        stored: &[Stored],
+        kernels: &[EmittedKernel],
+        modelled_us: f64,
+    ) -> f64 {
         if !self.planner.info().computes_bands {
             return modelled_us;
         }
         let machine = self.planner.search_options().machine;
         let launches_us = (machine.launch_us * graph.kernels() as f64).min(modelled_us);
-        launches_us + (modelled_us - launches_us) * gpu::visible_share(graph, stored, machine.cores)
+        let iteration_time = |tile, ctas| machine.iteration_time(tile, ctas);
+        let iteration_time = machine.waiting.is_some().then_some(&iteration_time as _);
+        let sm_flops_per_us = machine.flops_per_us / machine.cores as f64;
+        let device = LoopDevice { sms: machine.cores, sm_flops_per_us, iteration_time };
+        let loops_us = modelled_us - launches_us;
+        launches_us + loops_us * gpu::visible_share(graph, stored, kernels, &device, loops_us)
     }
 
     fn key(&self, query: &SearchQuery<'_>, options: &SuperoptimizeOptions) -> Key {

@@ -29,7 +29,7 @@
 //! - `operand`, `mma`, `wgmma`, `split_k` multiply tiles; `accumulate`, `reduce` carry sums and maxima
 //!   through the loop;
 //! - `persistent` has each CTA run one block after the other, with loads of the next one in flight;
-//! - `visible` leaves out iterations that a causal mask or a window hides;
+//! - `visible` leaves out iterations that a causal mask or a window hides; `sms` has how long the blocks that are left take;
 //! - `overlap` and `conditional_rescale` are softmax/GEMM overlap (FlashAttention-3) and conditional
 //!   rescaling (FlashAttention-4);
 //! - `cluster` reduces over CTAs through DSMEM; `combine` is the kernel that combines the partial results of
@@ -55,6 +55,7 @@ mod reduce;
 mod register_direct;
 mod schedules;
 mod skinny;
+mod sms;
 mod split_iterations;
 mod split_k;
 mod staging;
@@ -73,13 +74,14 @@ use emitter::{BlockEmitter, BlockPlan, BlockSchedule};
 use layout::{ColumnLayout, FragmentLayout, WarpGrid};
 use orch_compute::ArgId;
 use orch_thread::OperandPrecision;
-use orch_thread::cta::{WARP, WARP_GROUP};
+use orch_thread::count::cta_resources;
+use orch_thread::cta::WARP_GROUP;
 use orch_thread::kernel::{Binding, Kernel};
-use orch_thread::{Buffer, CtaStmt, GpuTarget, Scope, Stmt};
+use orch_thread::{Buffer, CtaResources, CtaStmt, GpuTarget, Scope, Stmt};
 use persistent::PersistentCtas;
 pub use schedules::{MugraphSchedule, lower, lower_as, schedules};
 use steps::{TileStep, TileSteps};
-pub use visible::{iterations, visible_share};
+pub use visible::{EmittedKernel, LoopDevice, iterations, visible_share};
 
 /// Warps of a CTA with few accumulators: one warp group.
 pub const FEW_WARPS: usize = 4;
@@ -97,9 +99,8 @@ const MAX_STAGES: usize = 8;
 /// Bytes of cp.async or direct loads in flight per SM that saturate memory. The same for all targets: too few
 /// where memory has more bandwidth per SM or more latency than an H200's.
 const BYTES_IN_FLIGHT: usize = 64 << 10;
-/// Registers of a thread beside accumulators: operands, maxima, sums and indices. NVRTC takes 58 for attention of heads of 64, 74 for
-/// heads of 128.
-const OTHER_REGISTERS: usize = 60;
+/// Most CTAs of an SM that hide each other's stalls.
+const MOST_HIDING: usize = 2;
 /// Elements of a tile, in a block without products, from which [`MANY_WARPS`] share them.
 const MANY_ELEMS: usize = 4096;
 
@@ -136,7 +137,8 @@ fn lower_steps(
         persistent: None,
     };
     let kernel = emit(one_stage)?;
-    let first_bytes = kernel.program.shared_bytes();
+    let resources = cta_resources(&kernel.program);
+    let first_bytes = resources.shared_bytes;
     if first_bytes > target.shared_bytes {
         let kernel = emit(BlockSchedule { stages_all_loads: false, ..one_stage })?;
         let bytes = kernel.program.shared_bytes();
@@ -155,15 +157,14 @@ fn lower_steps(
     let stage_bytes = two_stages.program.shared_bytes().saturating_sub(first_bytes);
     // A skinny GEMM has nothing but its loads to do: all of shared memory may be in flight.
     let bytes_in_flight = if tma_operands { target.shared_bytes } else { BYTES_IN_FLIGHT };
-    let registers = warps * WARP * (accumulators(steps, warps) + OTHER_REGISTERS);
-    let needs = StageNeeds { first_bytes, stage_bytes, bytes_in_flight, registers };
+    let needs = StageNeeds { resources, stage_bytes, bytes_in_flight };
     match choose_stages(block.blocks(), steps.loop_range / ctas, needs, target) {
         1 => unstaged(kernel),
         stages => {
             let pipelined = !tma_operands;
-            let bytes = first_bytes + (stages - 1) * stage_bytes;
-            let two_fit = 2 * bytes <= target.shared_bytes && 2 * registers <= target.sm_registers;
-            let is_alone = block.blocks() <= target.sms || !two_fit;
+            let shared_bytes = first_bytes + (stages - 1) * stage_bytes;
+            let resident = target.resident_ctas(CtaResources { shared_bytes, ..resources });
+            let is_alone = block.blocks() <= target.sms || resident <= 1;
             let schedule = BlockSchedule {
                 stages,
                 overlaps_softmax: pipelined,
@@ -187,27 +188,27 @@ fn lower_steps(
 
 /// What the number of stages is chosen by.
 struct StageNeeds {
-    /// Shared memory of the block with one stage.
-    first_bytes: usize,
+    /// What the block takes with one stage.
+    resources: CtaResources,
     /// Shared memory of each further stage.
     stage_bytes: usize,
     /// Bytes of loads per SM that should be in flight.
     bytes_in_flight: usize,
-    /// Registers of a CTA.
-    registers: usize,
 }
 
 /// The number of stages for a grid of `blocks` whose loops have so many `iterations`: enough for `bytes_in_flight`, at most as
 /// many as fit into shared memory, a power of two if that fits.
 fn choose_stages(blocks: usize, iterations: usize, needs: StageNeeds, target: &GpuTarget) -> usize {
-    let StageNeeds { first_bytes, stage_bytes, bytes_in_flight, registers } = needs;
+    let StageNeeds { resources, stage_bytes, bytes_in_flight } = needs;
     let most = MAX_STAGES.min(iterations);
     let fitting = |resident: usize| {
-        (target.shared_bytes / resident).saturating_sub(first_bytes) / stage_bytes.max(1) + 1
+        target.shared_bytes_beside(resident).saturating_sub(resources.shared_bytes) / stage_bytes.max(1) + 1
     };
-    // Two resident CTAs per SM hide each other's stalls.
-    let two_fit = fitting(2) > 1 && 2 * registers <= target.sm_registers;
-    let resident = if blocks > target.sms && two_fit { 2 } else { 1 };
+    let by_registers = target.resident_ctas(resources);
+    let fits = |&resident: &usize| {
+        blocks > (resident - 1) * target.sms && resident <= by_registers && fitting(resident) > 1
+    };
+    let resident = (2..=MOST_HIDING).rev().find(fits).unwrap_or(1);
     let wanted = bytes_in_flight.div_ceil(stage_bytes.max(1) * resident) + 1;
     let stages = wanted.min(fitting(resident)).clamp(1, most);
     // `iteration % stages` is one instruction for a power of two, seven otherwise.

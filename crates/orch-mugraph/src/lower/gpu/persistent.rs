@@ -42,19 +42,15 @@
 
 use super::emitter::BlockEmitter;
 use super::hazards::SharedAccesses;
+use super::sms::{exposed_iterations, time_in_order};
 use super::staging::StagedLoads;
 use super::steps::{TileStep, TileSteps};
-use super::visible::{BlockOrder, VisibleIterations, time_in_order};
+use super::visible::{BlockOrder, VisibleIterations};
 use crate::graph::BlockGraph;
 use crate::lower::{CannotLower, Request};
 use orch_compute::{BufferId, ExprId, Type, VarId, VarInfo};
 use orch_thread::{CtaStmt, GpuTarget, LoopKind, Stmt};
 use std::collections::BTreeSet;
-
-/// About as many iterations as take as long as what nothing overlaps with in a block that has a CTA of its own.
-const EXPOSED_ITERATIONS: usize = 5;
-/// The same in a block of a persistent CTA.
-const PERSISTENT_EXPOSED_ITERATIONS: usize = 2;
 
 /// The CTAs of a kernel that share its blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,11 +97,12 @@ impl PersistentCtas {
         let order = visible.and_then(|visible| visible.order_in_sections(request, steps, &block.grid));
         let persistent = PersistentCtas { ctas, order };
         let Some(visible) = visible else { return Some(persistent) };
-        let lengths =
-            |order, exposed: usize| visible.lengths(order, &block.grid).map(move |all| all + exposed);
-        let alone = time_in_order(lengths(visible.order(request, steps), EXPOSED_ITERATIONS), ctas);
-        (persistent.time_in_waves(lengths(order, PERSISTENT_EXPOSED_ITERATIONS)) <= alone)
-            .then_some(persistent)
+        let times = |order, are_persistent| {
+            let exposed = exposed_iterations(visible.tile(), are_persistent).round() as usize;
+            visible.lengths(order, &block.grid).map(move |all| all + exposed)
+        };
+        let alone = time_in_order(times(visible.order(request, steps), false), ctas);
+        (persistent.time_in_waves(times(order, true)) <= alone).then_some(persistent)
     }
 
     /// The time until the last CTA ends, given the time of each block in their order.

@@ -19,17 +19,16 @@
 
 use super::emitter::BlockEmitter;
 use super::layout::{ColumnLayout, RegisterTile};
+use super::sms::{Blocks, Sms, exposed_iterations, time_in_order};
 use super::steps::{TileStep, TileSteps};
 use super::value::TileHome;
 use crate::band::Band;
-use crate::graph::{Accumulation, MuGraph};
+use crate::graph::{Accumulation, MuGraph, TensorId};
 use crate::lower::{Request, Stored};
-use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
+use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn, elems};
 use crate::tiling::{Stage, indices};
 use orch_compute::{ExprId, Exprs, Type, VarInfo};
 use orch_thread::Stmt;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::ops::Range;
 
 /// Bytes of all tensors that the loop reads up to which blocks are ordered by their work over all heads at once: L2 holds them.
@@ -71,44 +70,112 @@ pub(super) struct BlockOrder {
 
 /// Iterations that all blocks of a kernel run, on a GPU, which leaves out those that a mask hides.
 pub fn iterations(request: &Request<'_>) -> usize {
-    run_iterations(request).map_or(0, |(_, all)| all.iter().sum())
+    run_iterations(request).map_or(0, |all| all.blocks.iter().sum())
 }
 
-/// The time of a µGraph's loops on a GPU of so many SMs, each of which runs one block after the other, as a share of the time that
-/// they would take if masks hid nothing.
-pub fn visible_share(graph: &MuGraph, stored: &[Stored], sms: usize) -> f64 {
-    let (mut visible, mut whole) = (0, 0);
-    for (kernel, _) in graph.nodes() {
-        let request = Request { graph, kernel, stored, name: "" };
-        if let Some((range, blocks)) = run_iterations(&request) {
-            whole += range * blocks.len().div_ceil(sms);
-            visible += time_in_order(blocks.into_iter(), sms);
-        }
+/// SMs as they run the loops of µGraphs, to learn how much time masks save.
+pub struct LoopDevice<'a> {
+    /// SMs.
+    pub sms: usize,
+    /// Operations of products that an SM does in a microsecond.
+    pub sm_flops_per_us: f64,
+    /// The time in which an SM runs an iteration of each of so many CTAs, of so many rows and columns of scores; `None` if latencies are not
+    /// modelled, and only the numbers of iterations count.
+    pub iteration_time: Option<&'a dyn Fn([usize; 2], usize) -> f64>,
+}
+
+/// A kernel of a µGraph as it is lowered.
+#[derive(Clone, Copy, Debug)]
+pub struct EmittedKernel {
+    /// The kernel.
+    pub kernel: TensorId,
+    /// Its CTAs: fewer than blocks, if these are persistent.
+    pub ctas: usize,
+    /// CTAs that an SM holds at once.
+    pub resident_ctas: usize,
+}
+
+/// The time of a µGraph's loops on a GPU, which take `loops_us` if masks hide nothing, as a share of that.
+pub fn visible_share(
+    graph: &MuGraph,
+    stored: &[Stored],
+    kernels: &[EmittedKernel],
+    device: &LoopDevice<'_>,
+    loops_us: f64,
+) -> f64 {
+    let runs = kernels.iter().filter_map(|emitted| {
+        Some((emitted, run_iterations(&Request { graph, kernel: emitted.kernel, stored, name: "" })?))
+    });
+    let runs: Vec<(&EmittedKernel, RunIterations)> = runs.collect();
+    let whole: f64 = runs.iter().map(|(emitted, run)| run.on(device, emitted, 0.0).whole).sum();
+    let products_us: f64 = runs.iter().map(|(emitted, run)| run.products_us(device, emitted)).sum();
+    // Iterations that take longer than their products, as they convert elements, are fewer where that is as long as the start of a block.
+    let products_share = (products_us / loops_us).min(1.0);
+    let visible: f64 =
+        runs.iter().map(|(emitted, run)| run.on(device, emitted, products_share).visible).sum();
+    if whole == 0.0 { 1.0 } else { visible / whole }
+}
+
+/// The iterations of a kernel.
+struct RunIterations {
+    /// Of its loop.
+    range: usize,
+    /// Those that each block runs, in the order in which blocks start.
+    blocks: Vec<usize>,
+    /// Rows and columns of the mask in an iteration, if it hides some.
+    tile: Option<[usize; 2]>,
+    /// Operations of the products of an iteration.
+    flops: usize,
+}
+
+/// The times of a kernel's loops, in iterations of a block at the full rate of an SM.
+struct LoopTimes {
+    /// If the mask hides nothing.
+    whole: f64,
+    visible: f64,
+}
+
+impl RunIterations {
+    /// The times of the loops, given which share of an iteration is that of its products.
+    fn on(&self, device: &LoopDevice<'_>, emitted: &EmittedKernel, products_share: f64) -> LoopTimes {
+        let (Some(tile), Some(iteration_time)) = (self.tile, device.iteration_time) else {
+            return LoopTimes {
+                whole: (self.range * self.blocks.len().div_ceil(device.sms)) as f64,
+                visible: time_in_order(self.blocks.iter().copied(), device.sms) as f64,
+            };
+        };
+        let iteration_time = |ctas: usize| iteration_time(tile, ctas);
+        let sms = Sms { count: device.sms, resident: emitted.resident_ctas, iteration_time: &iteration_time };
+        let are_persistent = emitted.ctas < self.blocks.len();
+        let exposed = products_share * exposed_iterations(tile, are_persistent);
+        let blocks = Blocks { iterations: &self.blocks, exposed };
+        let whole = sms.time_of_equal(self.blocks.len(), self.range);
+        LoopTimes { whole, visible: sms.time_in_order(&blocks) }
     }
-    if whole == 0 { 1.0 } else { visible as f64 / whole as f64 }
+
+    /// Microseconds of the products, if the mask hides nothing.
+    fn products_us(&self, device: &LoopDevice<'_>, emitted: &EmittedKernel) -> f64 {
+        self.on(device, emitted, 0.0).whole * self.flops as f64 / device.sm_flops_per_us
+    }
 }
 
-/// Iterations of a kernel's loop, and those that each block runs, in the order in which blocks start.
-fn run_iterations(request: &Request<'_>) -> Option<(usize, Vec<usize>)> {
+fn run_iterations(request: &Request<'_>) -> Option<RunIterations> {
     let block = request.block().ok()?;
     let steps = TileSteps::of(block, request.graph.shapes()).ok()?;
     let range = block.loop_range;
+    let products = steps.tiles.iter().filter(|tile| tile.readers > 0 && tile.stage == Stage::Loop);
+    let flops = products.map(|tile| match &tile.step {
+        TileStep::Op { op: Op::Matmul, args } => {
+            2 * elems(&tile.shape) * steps.tiles[args[0]].shape.last().copied().unwrap_or(1)
+        }
+        _ => 0,
+    });
+    let flops = flops.sum();
     let Some(visible) = VisibleIterations::of(request, &steps, &block.grid) else {
-        return Some((range, vec![range; block.blocks()]));
+        return Some(RunIterations { range, blocks: vec![range; block.blocks()], tile: None, flops });
     };
-    Some((range, visible.lengths(visible.order(request, &steps), &block.grid).collect()))
-}
-
-/// The time until the last of some blocks ends, each of which starts on the SM that is the first to be free.
-pub(super) fn time_in_order(blocks: impl Iterator<Item = usize>, sms: usize) -> usize {
-    let mut free: BinaryHeap<Reverse<usize>> = (0..sms).map(|_| Reverse(0)).collect();
-    let mut last = 0;
-    for iterations in blocks {
-        let Some(Reverse(start)) = free.pop() else { return last };
-        last = last.max(start + iterations);
-        free.push(Reverse(start + iterations));
-    }
-    last
+    let blocks = visible.lengths(visible.order(request, &steps), &block.grid).collect();
+    Some(RunIterations { range, blocks, tile: Some(visible.tile()), flops })
 }
 
 /// The iterations that a CTA runs: `first .. first + count` of the block.
@@ -166,6 +233,11 @@ impl VisibleIterations {
             within((distance + last_row + above).div_euclid(tile) + 1, first + 1)
         });
         first as usize..end as usize
+    }
+
+    /// Rows and columns of the mask in an iteration.
+    pub fn tile(&self) -> [usize; 2] {
+        [self.rows.extent, self.columns.extent]
     }
 
     /// The iterations of each block, in their order.

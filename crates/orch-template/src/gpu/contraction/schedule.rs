@@ -2,7 +2,7 @@
 
 use super::unit::MathUnit;
 use orch_thread::cta::{MmaType, SWIZZLE_ROW, WARP};
-use orch_thread::target::GpuTarget;
+use orch_thread::target::{CtaResources, GpuTarget};
 use orch_thread::tma::MBARRIER_BYTES;
 use std::fmt;
 
@@ -161,10 +161,11 @@ impl GpuContractionSchedule {
 
     /// CTAs that an SM holds at once.
     pub(super) fn ctas_per_sm(&self, unit: MathUnit, target: &GpuTarget) -> usize {
-        let by_shared = target.sm_shared_bytes / (self.shared_bytes(unit) + 1024);
-        let by_threads = target.sm_threads / self.threads();
-        let by_registers = target.sm_registers / (self.registers(unit).next_multiple_of(8) * self.threads());
-        by_shared.min(by_threads).min(by_registers)
+        target.resident_ctas(CtaResources {
+            threads: self.threads(),
+            registers: self.registers(unit),
+            shared_bytes: self.shared_bytes(unit),
+        })
     }
 
     /// True if a CTA fits on an SM, and warps have full tiles of the unit's instructions.

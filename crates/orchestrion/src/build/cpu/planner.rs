@@ -6,7 +6,7 @@ use super::facts::{facts, flops};
 use super::recurrence;
 use crate::Precision;
 use crate::build::mugraph_schedule::mugraph_schedule;
-use crate::plan::backend::{Planner, TargetInfo};
+use crate::plan::backend::{EmittedFacts, Planner, TargetInfo};
 use crate::plan::definition::KernelDefinition;
 use crate::plan::kernel::{KernelEstimate, KernelWork};
 use orch_compute::{Storage, layouts};
@@ -141,7 +141,7 @@ impl Planner for Cpu {
         Ok(vec![Design { kernel, schedule: mugraph_schedule(request) }])
     }
 
-    fn emitted_us(&self, program: &ThreadProgram) -> f64 {
+    fn emitted(&self, program: &ThreadProgram) -> EmittedFacts {
         /// A division, and an iteration of a loop, in simple instructions.
         const DIVISION: f64 = 8.0;
         const ITERATION: f64 = 0.5;
@@ -159,6 +159,6 @@ impl Planner for Cpu {
         let all_us = simple * simple_us + counts.functions * function_us;
         let threads = self.figures.threads as usize;
         let rounds = program.tasks.div_ceil(threads.max(1)) as f64;
-        all_us * rounds / program.tasks.max(1) as f64
+        EmittedFacts { least_us: all_us * rounds / program.tasks.max(1) as f64, resident_ctas: 1 }
     }
 }
