@@ -11,7 +11,7 @@
 //! which does not depend on the number of threads.
 
 use crate::prepare::{computed, rebuilt};
-use orch_ir::{NodeId, PrimGraph, PrimOp, ReduceOp};
+use orch_ir::{NodeId, PrimGraph, PrimOp, ReduceOp, TensorId};
 
 /// Which reductions [`split_long_reductions`] divides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,9 +24,13 @@ pub struct LongReductions {
     pub parts: usize,
 }
 
-/// The graph with long reductions over several axes to few results as two. Types of less than 32 bits stay as they are, since
-/// results between the parts would be rounded.
-pub fn split_long_reductions(graph: &PrimGraph, long: LongReductions) -> PrimGraph {
+/// The graph with long reductions over several axes to few results as two, where `is_split` says so of the tensor that is reduced and its reduced axes. Types of
+/// less than 32 bits stay as they are, since results between the parts would be rounded.
+pub fn split_long_reductions(
+    graph: &PrimGraph,
+    long: LongReductions,
+    is_split: impl Fn(TensorId, &[usize]) -> bool,
+) -> PrimGraph {
     let split = |id: NodeId| {
         let node = graph.node(id);
         let PrimOp::Reduce { op, axes } = &node.op else { return None };
@@ -41,7 +45,8 @@ pub fn split_long_reductions(graph: &PrimGraph, long: LongReductions) -> PrimGra
             && shape[first] >= long.parts
             && !others.is_empty();
         let is_wide = graph.dtype(node.inputs[0]).size_bytes() >= size_of::<f32>();
-        (is_joined && is_long && is_wide).then(|| (*op, others.to_vec()))
+        let suits = is_joined && is_long && is_wide && is_split(node.inputs[0], &axes);
+        suits.then(|| (*op, others.to_vec()))
     };
     if graph.node_ids().all(|id| split(id).is_none()) {
         return graph.clone();
@@ -83,8 +88,9 @@ mod tests {
         {
             for op in [ReduceOp::Sum, ReduceOp::Max] {
                 let graph = reduction(shape, axes, op, DType::F32);
-                let split = split_long_reductions(&graph, LONG);
+                let split = split_long_reductions(&graph, LONG, |_, _| true);
                 assert_eq!(split.nodes().len(), 2, "{shape:?}");
+                assert_eq!(split_long_reductions(&graph, LONG, |_, axes| axes.is_empty()), graph);
                 let elems: usize = shape.iter().product();
                 // Integers are added up exactly.
                 let values = (0..elems).map(|i| (i * 37 % 101) as f32).collect::<Vec<_>>();
@@ -107,7 +113,7 @@ mod tests {
             reduction(&[2, 4, 3, 5], &[2, 3], ReduceOp::Sum, DType::F16),
         ];
         for graph in kept {
-            assert_eq!(split_long_reductions(&graph, LONG).nodes().len(), 1);
+            assert_eq!(split_long_reductions(&graph, LONG, |_, _| true).nodes().len(), 1);
         }
     }
 }

@@ -90,8 +90,9 @@ fn layouts_that_differ_leave_parts_of_sectors_unused() {
         unused_bytes(&g.build_with(&layout).expect("a kernel"))
     };
     assert_eq!(unused(&g, &[]), 0.0);
-    assert_eq!(unused(&g, &[a, b]), 0.0);
     let elems: usize = shape.iter().product();
+    // An SM for each few of 64 channels reads short runs of each pixel's: as much again and more.
+    assert!(unused(&g, &[a, b]) > 4.0 * elems as f64);
     // Four bytes of a sector of 32.
     assert_eq!(unused(&g, &[b]), 28.0 * elems as f64);
     let mut g = G::new();

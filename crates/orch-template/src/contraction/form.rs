@@ -88,13 +88,15 @@ impl ContractionForm {
     }
 
     /// Puts the axis of an operand's own along which it is contiguous innermost, if it is contiguous along no summed one: the image of a
-    /// gradient of weights, `[n h w, r s c]` with windows `r, s`. Results are then stored with a stride, which is worth it where the K
-    /// dimension is longer than the operands have rows.
+    /// gradient of weights, `[n h w, r s c]` with windows `r, s`. Results may then be stored with a stride, which is worth it where K is long:
+    /// an element of a result takes one access to store, and one to load for each tile of rows that K is high.
     pub fn with_contiguous_rows(mut self, block: &BlockProgram) -> Self {
+        /// Twice the rows of the smallest tile of tensor cores.
+        const LONG_K: usize = 128;
         let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
         let k = points(&self.k);
         for (operand, rows) in [(self.a, &mut self.m), (self.b, &mut self.n)] {
-            if rows.len() < 2 || k < points(rows) {
+            if rows.len() < 2 || k < LONG_K {
                 continue;
             }
             let mut distances = Distances::of(block, operand);

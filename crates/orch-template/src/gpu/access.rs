@@ -131,6 +131,31 @@ pub(super) fn unused_along(nest: &mut Nest, axis: &Axis, staged: &[ExprId]) -> f
     total
 }
 
+/// Bytes of the elements that stages with reductions, and those after them, access one beside the other along an axis, those of each stage
+/// again; and the bytes of the smallest of these elements.
+pub(super) fn contiguous_bytes(nest: &mut Nest, axis: &Axis) -> (f64, usize) {
+    let (mut total, mut smallest) = (0.0, usize::MAX);
+    for step in nest.stages.clone() {
+        let points = nest.points(&step.axes());
+        let mut accesses = nest.program.exprs.reachable(&step.roots());
+        if let StageWork::Store { buffer, offset, .. } = step.work {
+            accesses.push(nest.program.exprs.load(buffer, offset, 1, None));
+        }
+        for access in accesses {
+            let Expr::Load { buffer, .. } = *nest.program.exprs.get(access) else { continue };
+            // What is read at many points is small.
+            let is_large = nest.program.buffer(buffer).elems >= points;
+            let is_contiguous = |pattern| matches!(pattern, Pattern::Contiguous { .. });
+            if is_large && pattern(nest, access, Some((axis, 1))).is_some_and(is_contiguous) {
+                let size = nest.program.exprs.dtype(access).size_bytes();
+                total += (points * size) as f64;
+                smallest = smallest.min(size);
+            }
+        }
+    }
+    (total, if smallest == usize::MAX { 1 } else { smallest })
+}
+
 fn lanes_of(along: Option<(&Axis, usize)>) -> usize {
     along.map_or(1, |(_, lanes)| lanes)
 }

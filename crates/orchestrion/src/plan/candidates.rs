@@ -103,11 +103,10 @@ const LEAST_SETS_PER_SINK: usize = 32;
 const MOST_SETS_PER_SINK: usize = 256;
 
 /// Limits for a graph of so many units. Kernels hold reductions, so recomputing what leaves a set and returns (re-entrant nodes) is
-/// rarely worth a kernel: for whole models it triples the candidates, and the plans found among them within the same limits are no
-/// cheaper.
-fn limits(units: usize) -> Limits {
+/// rarely worth a kernel: the difference from a mean is, where a variance and what is normed by it are kernels of their own.
+fn limits(units: usize, reentrant: usize) -> Limits {
     let max_sets_per_sink = (MAX_SETS / units.max(1)).clamp(LEAST_SETS_PER_SINK, MOST_SETS_PER_SINK);
-    Limits { max_nodes: 24, max_reentrant_nodes: 0, max_exports: 2, max_sets_per_sink }
+    Limits { max_nodes: 24, max_reentrant_nodes: reentrant, max_exports: 2, max_sets_per_sink }
 }
 
 /// Tensors that a kernel of several units reads, at most: compilers take more than proportional time for more.
@@ -122,7 +121,7 @@ pub fn candidates(ctx: PlanContext<'_>, options: &Options) -> Result<CandidateCo
     let mut enumeration = enumerate(
         &units.dag,
         &OneKernelRule { fuse: options.fuse, slices: &units.slices(graph) },
-        &limits(units.dag.nodes().len()),
+        &limits(units.dag.nodes().len(), ctx.planner.info().reentrant_units),
     );
     if options.fuse && planner.info().chains_contractions {
         enumeration.candidates.extend(chains(units));

@@ -115,7 +115,7 @@ impl Units {
         inputs.retain(|&tensor| graph.producer(tensor).is_none_or(|node| !members.contains(&node)));
         DagNode {
             kind: kinds.max().expect("a unit has a primitive"),
-            is_cheap: members.iter().all(|&node| is_cheap(graph, node)),
+            is_cheap: is_difference_from_row(graph, members),
             inputs,
             outputs: graph.node(last).outputs.clone(),
         }
@@ -237,24 +237,21 @@ fn kind(op: &PrimOp) -> NodeKind {
     }
 }
 
-/// True for primitives that may run again to spare their result the way through memory.
-fn is_cheap(graph: &PrimGraph, id: NodeId) -> bool {
-    use orch_ir::{BinaryFn, UnaryFn};
-    match &graph.node(id).op {
-        PrimOp::Map(f) => matches!(
-            f,
-            ScalarFn::Unary(UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Not)
-                | ScalarFn::Binary(
-                    BinaryFn::Add | BinaryFn::Sub | BinaryFn::Mul | BinaryFn::Max | BinaryFn::Min
-                )
-                | ScalarFn::Binary(BinaryFn::And | BinaryFn::Or | BinaryFn::Xor)
-                | ScalarFn::Compare(_)
-                | ScalarFn::Select
-                | ScalarFn::Cast(_)
-        ),
-        PrimOp::Slice { .. } | PrimOp::Transpose { .. } | PrimOp::Reshape { .. } => true,
-        _ => false,
-    }
+/// True for a unit that may run again although kernels between it and its reader read it as well, to spare its result the way through memory:
+/// the difference from a mean, which a variance and what is normed by that need. Any other such unit gives a graph many candidates of
+/// blocks that depend on one another, and hardly a better plan.
+fn is_difference_from_row(graph: &PrimGraph, members: &[NodeId]) -> bool {
+    use orch_ir::BinaryFn;
+    let is_repeated = |tensor: &TensorId| {
+        let producer = graph.producer(*tensor).map(|producer| &graph.node(producer).op);
+        matches!(producer, Some(PrimOp::Broadcast { .. }))
+    };
+    let is_difference = |node: &NodeId| {
+        let node = graph.node(*node);
+        matches!(node.op, PrimOp::Map(ScalarFn::Binary(BinaryFn::Sub))) && node.inputs.iter().any(is_repeated)
+    };
+    let is_cast = |node: &NodeId| matches!(graph.node(*node).op, PrimOp::Map(ScalarFn::Cast(_)));
+    members.iter().all(|node| is_difference(node) || is_cast(node)) && members.iter().any(is_difference)
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ impl Planner for Cpu {
 
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
         let graph = orch_rewrite::expand_routines(&graph, EXPANDED);
-        let graph = orch_rewrite::split_long_reductions(&graph, LONG_REDUCTIONS);
+        let graph = orch_rewrite::split_long_reductions(&graph, LONG_REDUCTIONS, |_, _| true);
         let graph =
             orch_rewrite::phase_convolutions(&graph, PhaseLimits { joined_flops: 0.0, has_computed: false });
         match self.info.precision {
