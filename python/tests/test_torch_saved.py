@@ -125,6 +125,45 @@ def test_a_tensor_that_is_returned_and_saved_is_made_once() -> None:
     torch.testing.assert_close(x.grad, wanted.grad)
 
 
+def test_images_are_saved_channels_last_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    import copy
+
+    from orchestrion.torch import _backend, _layouts
+
+    # As on a GPU with tensor cores.
+    monkeypatch.setattr(_backend._Compiler, "_saved_images", lambda compiler, gm: _layouts.saved_images(gm, compiler._returned))
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3, stride=2), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten()
+    )
+    reference = copy.deepcopy(module)
+    x = torch.randn(2, 3, 12, 10)
+    result, saved = _saved(_compiled(module), x)
+    made = [tensor for tensor in saved if tensor.dim() == 4 and tensor.shape[1] in (4, 8) and tensor.shape[2] > 3]
+    assert len(made) >= 3
+    assert all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in made)
+    _check_gradients(module, reference, result, x)
+
+
+def test_images_that_the_caller_gets_keep_their_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrion.torch import _backend, _layouts
+
+    monkeypatch.setattr(_backend._Compiler, "_saved_images", lambda compiler, gm: _layouts.saved_images(gm, compiler._returned))
+    conv = nn.Conv2d(3, 8, 3)
+
+    def run(x: Any) -> tuple[Any, Any]:
+        y = conv(x).relu()
+        return y, (y * y).sum()
+
+    x = torch.randn(2, 3, 12, 10, requires_grad=True)
+    y, z = _compiled(run)(x)
+    assert y.is_contiguous()
+    (y.sum() + z).backward()
+    wanted = x.detach().clone().requires_grad_()
+    a, b = run(wanted)
+    (a.sum() + b).backward()
+    torch.testing.assert_close(x.grad, wanted.grad, rtol=1e-4, atol=1e-5)
+
+
 def test_several_types_are_saved() -> None:
     def run(x: Any) -> Any:
         y = torch.where(x > 0, x.double().tanh().float(), x.to(torch.bfloat16).sigmoid().float())

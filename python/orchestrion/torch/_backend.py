@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -28,6 +28,7 @@ from orchestrion._errors import Error, InternalError, UsageError
 from orchestrion.torch import _dropped_attention, _report
 from orchestrion.torch._bags import replace_regular_bags
 from orchestrion.torch._document import DocumentError, source_line, target_name
+from orchestrion.torch._layouts import can_report, report_saved, saved_images, take_saved
 from orchestrion.torch._placement import CPU, graph_device, host_calls
 from orchestrion.torch._report import GraphReport
 from orchestrion.torch._support import is_random, is_supported
@@ -210,13 +211,28 @@ class _Compiler:
         def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             if _is_dynamic(gm):
                 return _boxed(_Sizes(gm, kind, self._options))
+            returned = self._returned if kind == "forward" else None
+            images = self._saved_images(gm) if returned is not None else {}
+            if kind == "backward":
+                take_saved(gm, example_inputs)
             # The tracer's mode would make constants and weights fake.
             with unset_fake_temporarily():
                 frozen = _frozen(gm, self._weights) if self._weights and kind == "inference" else {}
-                returned = self._returned if kind == "forward" else None
-                return _boxed(compiled_graph(gm, kind, self._options, frozen=frozen, returned=returned))
+                compiled = compiled_graph(gm, kind, self._options, frozen, returned=returned, images=images)
+            if images and isinstance(compiled, Unit):
+                report_saved(gm, images)
+            return _boxed(compiled)
 
         return compile_graph
+
+    def _saved_images(self, gm: GraphModule) -> dict[int, torch.Tensor]:
+        """The images that a forward graph saves channels last: those that tensor cores of a GPU multiply."""
+        device = graph_device(gm)
+        if self._returned is None or device == CPU or not can_report():
+            return {}
+        precision = self._options.precision or _usual_precision(device)
+        images = saved_images(gm, self._returned)
+        return {at: image for at, image in images.items() if precision != "f32" or image.dtype != torch.float32}
 
 
 def _is_dynamic(gm: GraphModule) -> bool:
@@ -269,10 +285,12 @@ def compiled_graph(
     frozen: dict[str, torch.Tensor] | None = None,
     work: Work = Work(),
     returned: int | None = None,
+    images: Mapping[int, torch.Tensor] | None = None,
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """A graph of concrete sizes as a function of its inputs; parts that are not supported run eagerly.
 
     :param returned: how many of its outputs the caller gets; those after them are only saved. None: all.
+    :param images: outputs that are made with other strides than they were traced with, if the whole graph is compiled, by position.
     """
     start = time.perf_counter()
     calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
@@ -286,7 +304,7 @@ def compiled_graph(
         unsupported = [node for node in calls if node in on_host or not is_taken(node)]
         native = options.native(device, work)
         if not unsupported and _is_writable(gm):
-            unit = Unit(gm, native, frozen, work.watch, returned)
+            unit = Unit(gm, native, frozen, work.watch, returned, images)
             entry.compiled, entry.partitions = len(calls), 1
             entry.changed, entry.in_place = unit.changed, unit.in_place
             entry.add_unit(unit)

@@ -48,9 +48,11 @@ class Unit:
         fixed: Mapping[str, torch.Tensor] | None = None,
         watch: Watch | None = None,
         returned: int | None = None,
+        images: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
         """
         :param returned: how many outputs the caller gets; those after them are only saved, and may share memory. None: all.
+        :param images: outputs that have the strides of these tensors, not those of the graph, by position.
         """
         doc: dict[str, Any] = document(gm)
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
@@ -64,6 +66,8 @@ class Unit:
         results = output.args[0]
         values = [results] if isinstance(results, torch.fx.Node) else list(results)
         metas = [None if value is None else value.meta["val"] for value in values]
+        for position, image in (images or {}).items():
+            metas[position] = image
         changed = {row["input"] for row in doc["mutations"]}
         plain = [row["name"] for row in doc["inputs"]]
         orders = _enter_dense(doc, inputs)

@@ -31,6 +31,8 @@ pub(super) const RULES: &[Rule] = &[
 struct Sliding {
     strides: Vec<usize>,
     padding: Vec<usize>,
+    /// Behind the last elements; `padding` is before the first ones, and of transposed convolutions on both sides.
+    end_padding: Vec<usize>,
     dilations: Vec<usize>,
     output_padding: Vec<usize>,
     groups: usize,
@@ -43,9 +45,11 @@ impl Sliding {
         if !(1..=3).contains(&rank) || w.rank() != x.rank() || x.dtype != w.dtype {
             return unsupported(format!("a convolution of {} with {}", x.describe(), w.describe()));
         }
+        let padding = call.extents("padding", rank, 0)?;
         let window = Self {
             strides: call.extents("stride", rank, 1)?,
-            padding: call.extents("padding", rank, 0)?,
+            end_padding: padding.clone(),
+            padding,
             dilations: call.extents("dilation", rank, 1)?,
             output_padding: call.extents("output_padding", rank, 0)?,
             groups: usize::try_from(call.int_or("groups", 1)?).unwrap_or(0),
@@ -67,7 +71,7 @@ impl Sliding {
 
     fn attributes(&self) -> Vec<(&'static str, Attribute)> {
         let ints = |values: &[usize]| Attribute::Ints(values.iter().map(|&value| value as i64).collect());
-        let pads = [self.padding.clone(), self.padding.clone()].concat();
+        let pads = [&self.padding[..], &self.end_padding].concat();
         let mut attributes = vec![
             ("strides", ints(&self.strides)),
             ("pads", ints(&pads)),
@@ -81,11 +85,19 @@ impl Sliding {
         attributes
     }
 
+    /// Elements at the end of a padded dimension of `extent` elements that are not read for a result of so many elements, from a kernel of so
+    /// many; `None` if there are too few elements.
+    fn unread(&self, dim: usize, extent: usize, [result, kernel]: [usize; 2]) -> Option<usize> {
+        let reach = kernel.checked_sub(1)?.checked_mul(self.dilations[dim])?.checked_add(1)?;
+        let read = result.checked_sub(1)?.checked_mul(self.strides[dim])?.checked_add(reach)?;
+        extent.checked_add(self.padding[dim])?.checked_add(self.end_padding[dim])?.checked_sub(read)
+    }
+
     /// The extents of the result.
     fn extents(&self, x: &[usize], kernel: &[usize]) -> Result<Vec<usize>, Refusal> {
         let extent = |dim: usize| {
             let reach = kernel[dim].checked_sub(1)?.checked_mul(self.dilations[dim])?.checked_add(1)?;
-            let (stride, padding) = (self.strides[dim], 2 * self.padding[dim]);
+            let (stride, padding) = (self.strides[dim], self.padding[dim] + self.end_padding[dim]);
             if self.transposed {
                 let full = x[dim].checked_sub(1)?.checked_mul(stride)?.checked_add(reach)?;
                 full.checked_add(self.output_padding[dim])?.checked_sub(padding)
@@ -170,15 +182,25 @@ fn gradient_of_weight(emitter: &mut Emitter, gradient: &Val, x: &Val, w: &Val, w
     // [n, m, ..] -> [m, n, ..].
     let perm: Vec<usize> = [1, 0].into_iter().chain(2..rank).collect();
     let taps = emitter.transpose(taps, &perm)?;
-    let exchanged = Sliding {
+    let mut exchanged = Sliding {
         strides: window.dilations.clone(),
         dilations: window.strides.clone(),
         transposed: false,
         ..window.clone()
     };
+    let mut data = data;
+    for (dim, &kernel) in w.shape[2..].iter().enumerate() {
+        let (extent, padding) = (data.shape[dim + 2], exchanged.end_padding[dim]);
+        let unread = exchanged.unread(dim, extent, [kernel, taps.shape[dim + 2]]);
+        let unread = unread.map_or_else(
+            || invalid(format!("a gradient of {} from {}", w.describe(), data.describe())),
+            Ok,
+        )?;
+        exchanged.end_padding[dim] = padding.saturating_sub(unread);
+        data = emitter.slice(&data, dim + 2, (0, 1, extent - unread.saturating_sub(padding)))?;
+    }
     let result = convolve(emitter, &data, &taps, None, &exchanged)?;
-    let result = emitter.transpose(&result, &perm)?;
-    cropped(emitter, &result, &w.shape[2..])
+    emitter.transpose(&result, &perm)
 }
 
 /// The first elements of each spatial dimension.

@@ -1,0 +1,75 @@
+"""Layouts of the images that a forward graph saves for its backward graph.
+
+A traced graph has images as eager PyTorch makes them, channels apart from each other. Tensor cores multiply them best channels last. What
+is only saved nobody but the backward graph sees, so that the two may agree on a layout: the forward graph reports the strides to
+AOTAutograd, which gives the backward graph's compiler inputs with these strides, as for Inductor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._guards import TracingContext
+from torch.fx import GraphModule, Node
+
+#: An image: batch, channels, height, width.
+_RANK = 4
+
+
+def saved_images(gm: GraphModule, returned: int) -> dict[int, torch.Tensor]:
+    """The outputs of a forward graph that are better saved channels last, as fake tensors of these strides, by position.
+
+    :param returned: how many outputs the caller gets; those after them are only saved.
+    """
+    [output] = [node for node in gm.graph.nodes if node.op == "output"]
+    values: Sequence[Any] = output.args[0]
+    convolved = set()
+    for node in gm.graph.nodes:
+        if node.target is torch.ops.aten.convolution.default:
+            convolved |= {tuple(image.meta["val"].shape) for image in (node, node.args[0])}
+    seen = set(values[:returned])
+    found = {}
+    for position, value in enumerate(values[returned:], returned):
+        if not isinstance(value, Node) or value in seen or value.op == "placeholder":
+            continue
+        seen.add(value)
+        image = value.meta["val"]
+        if not isinstance(image, torch.Tensor) or image.dim() != _RANK or tuple(image.shape) not in convolved:
+            continue
+        if image.is_contiguous() and not _is_view(value):
+            found[position] = image.to(memory_format=torch.channels_last)
+    return found
+
+
+def _is_view(value: Node) -> bool:
+    """True if the value may be seen under another name, with strides of its own."""
+    own = value.meta["val"].untyped_storage()._cdata
+    others = [node.meta.get("val") for node in (*value.all_input_nodes, *value.users)]
+    return any(isinstance(other, torch.Tensor) and other.untyped_storage()._cdata == own for other in others)
+
+
+def report_saved(gm: GraphModule, images: dict[int, torch.Tensor]) -> None:
+    """Tells AOTAutograd the strides of a forward graph's outputs: None where they are those that were traced."""
+    context = TracingContext.try_get()
+    if context is None or context.output_strides is None:
+        return
+    [output] = [node for node in gm.graph.nodes if node.op == "output"]
+    positions = range(len(output.args[0]))
+    context.output_strides.extend(images[at].stride() if at in images else None for at in positions)
+
+
+def can_report() -> bool:
+    """True if AOTAutograd asks for the strides of a forward graph's outputs."""
+    context = TracingContext.try_get()
+    return context is not None and context.output_strides is not None
+
+
+def take_saved(gm: GraphModule, example_inputs: Sequence[Any]) -> None:
+    """Gives the inputs of a backward graph the strides with which the forward graph saves them."""
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    for node, given in zip(placeholders, example_inputs, strict=True):
+        traced = node.meta.get("val")
+        if isinstance(traced, torch.Tensor) and isinstance(given, torch.Tensor) and traced.stride() != given.stride():
+            node.meta["val"] = given
