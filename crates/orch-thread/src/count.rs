@@ -287,6 +287,16 @@ mod tests {
     }
 
     #[test]
+    fn accumulators_are_counted_once() {
+        let program = copies(
+            "    mma f16, acc[0], factors[0], factors[4]\n    mma f16, acc[4], factors[0], factors[4]",
+        );
+        let resources = cta_resources(&program);
+        assert_eq!((resources.threads, resources.shared_bytes), (32, 256));
+        assert_eq!(resources.registers - cta_resources(&copies("")).registers, 8);
+    }
+
+    #[test]
     fn vectors_count_once_and_loops_by_iterations() {
         let counts = count(&row(3));
         // Each task: one load before the loop, and in each of four iterations a load and a store, which counts twice.
@@ -307,6 +317,8 @@ mod tests {
   input x: f32[288]
   output y: f32[512]
   shared a: f32[64]
+  scratch acc: f32[8]
+  scratch factors: f16[8]
 {{
   cp_async a[thread], x[thread], 1
   cp_async_commit

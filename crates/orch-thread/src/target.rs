@@ -212,11 +212,29 @@ pub const GPU_TARGETS: [&GpuTarget; 3] = [&SM_90, &SM_80, &COMPUTE_80];
 
 #[cfg(test)]
 mod tests {
-    use super::{SM_80, SM_90};
+    use super::{CtaResources, SM_80, SM_90};
 
     #[test]
     fn larger_clusters_leave_sms_idle() {
         assert_eq!([1, 2, 4, 8].map(|cluster| SM_90.ctas_in_clusters(cluster)), [132, 132, 120, 120]);
         assert_eq!(SM_80.ctas_in_clusters(8) % 8, 0);
+    }
+
+    /// 64 K registers, 228 KiB and 2048 threads for each SM of an H100.
+    #[test]
+    fn the_scarcest_resource_says_how_many_ctas_an_sm_holds() {
+        let resident = |threads, registers, shared_kib: usize| {
+            SM_90.resident_ctas(CtaResources { threads, registers, shared_bytes: shared_kib << 10 })
+        };
+        // 97 registers are given as 104.
+        assert_eq!([resident(128, 128, 16), resident(128, 97, 16)], [4, 4]);
+        assert_eq!([resident(128, 32, 75), resident(128, 32, 76)], [3, 2]);
+        assert_eq!([resident(1024, 32, 0), resident(32, 16, 0)], [2, 32]);
+        assert_eq!([resident(256, 32, 227), resident(256, 32, 228)], [1, 0]);
+        // As many bytes as are left to each of them.
+        for count in 1..=8 {
+            let shared_bytes = SM_90.shared_bytes_beside(count);
+            assert_eq!(SM_90.resident_ctas(CtaResources { threads: 64, registers: 32, shared_bytes }), count);
+        }
     }
 }

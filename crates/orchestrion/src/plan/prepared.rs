@@ -68,3 +68,45 @@ pub fn with_storage(graph: PrimGraph, updates: &[Update], planner: &dyn Planner)
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{half_on_gpu, with_context};
+    use orch_files::Scratch;
+    use orch_ir::PrimOp;
+
+    /// An image, what is read of it, and the image with another order of dimensions.
+    fn text(image: &str, perm: &str, shape: &str) -> String {
+        format!(
+            "graph \"saved\" {{
+  input \"x\" t0: f16[2, 64, 6, 8]
+  input \"w\" t1: f16[64, 64, 1, 1]
+  t2: f16[2, 64, 6, 8] = {image}
+  t3: f16[{shape}] = transpose t2 perm=[{perm}]
+  t4: f16[2, 64, 6, 8] = exp t2
+  output \"saved\" t3
+  output \"y\" t4
+}}"
+        )
+    }
+
+    /// A convolution lies channels last, what an input is computed of row by row.
+    #[test]
+    fn an_output_of_the_same_bytes_is_read() {
+        let conv =
+            "conv t0, t1 kernel=[1, 1] strides=[1, 1] dilations=[1, 1] low=[0, 0] high=[0, 0] groups=1";
+        for (image, perm, shape, is_read) in [
+            (conv, "0, 2, 3, 1", "2, 6, 8, 64", true),
+            (conv, "0, 3, 2, 1", "2, 8, 6, 64", false),
+            ("sqrt t0", "0, 2, 3, 1", "2, 6, 8, 64", false),
+        ] {
+            let cache = Scratch::new().unwrap();
+            with_context(&text(image, perm, shape), &half_on_gpu(&cache), |ctx, _| {
+                let transposes =
+                    ctx.graph.nodes().iter().filter(|node| matches!(node.op, PrimOp::Transpose { .. }));
+                let of_output = transposes.filter(|node| node.inputs[0] == ctx.graph.outputs[0].1).count();
+                assert_eq!(of_output, usize::from(is_read), "{image} {perm}");
+            });
+        }
+    }
+}
