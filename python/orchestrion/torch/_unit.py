@@ -118,12 +118,15 @@ class Unit:
 
     def _finish(self, tensors: list[Any], copies: list[Any]) -> None:
         """Copies what was not changed in place, and tells autograd of what was."""
+        in_place = []
         with torch.no_grad():
             for position, copy in zip(self._mutations, copies, strict=True):
                 if copy is not None:
                     tensors[position].copy_(copy)
                 elif not tensors[position].is_inference():
-                    torch.autograd.graph.increment_version(tensors[position])
+                    in_place.append(tensors[position])
+        # One call, as statistics of a network are hundreds of tensors.
+        torch.autograd.graph.increment_version(in_place)
 
 
 def _change(doc: dict[str, Any], kept: list[Any], number: int, value: torch.Tensor, order: list[int] | None) -> _Made:
