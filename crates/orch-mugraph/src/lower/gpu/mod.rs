@@ -99,8 +99,6 @@ const MAX_STAGES: usize = 8;
 /// Bytes of cp.async or direct loads in flight per SM that saturate memory. The same for all targets: too few
 /// where memory has more bandwidth per SM or more latency than an H200's.
 const BYTES_IN_FLIGHT: usize = 64 << 10;
-/// Most CTAs of an SM that hide each other's stalls.
-const MOST_HIDING: usize = 2;
 /// Elements of a tile, in a block without products, from which [`MANY_WARPS`] share them.
 const MANY_ELEMS: usize = 4096;
 
@@ -204,11 +202,9 @@ fn choose_stages(blocks: usize, iterations: usize, needs: StageNeeds, target: &G
     let fitting = |resident: usize| {
         target.shared_bytes_beside(resident).saturating_sub(resources.shared_bytes) / stage_bytes.max(1) + 1
     };
-    let by_registers = target.resident_ctas(resources);
-    let fits = |&resident: &usize| {
-        blocks > (resident - 1) * target.sms && resident <= by_registers && fitting(resident) > 1
-    };
-    let resident = (2..=MOST_HIDING).rev().find(fits).unwrap_or(1);
+    // Two resident CTAs per SM hide each other's stalls.
+    let two_fit = fitting(2) > 1 && target.resident_ctas(resources) > 1;
+    let resident = if blocks > target.sms && two_fit { 2 } else { 1 };
     let wanted = bytes_in_flight.div_ceil(stage_bytes.max(1) * resident) + 1;
     let stages = wanted.min(fitting(resident)).clamp(1, most);
     // `iteration % stages` is one instruction for a power of two, seven otherwise.
