@@ -6,7 +6,8 @@
 //!
 //! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`],
 //! [`split_long_reductions`] and [`phase_convolutions`] as far as a target wants, [`merge_products`], [`stage_inputs`],
-//! [`patch_products`] and [`align_rows`] for GPUs. [`read_outputs`] saves copies of what is an output in another view. [`unmerge_products`] shows merged products as single ones.
+//! [`patch_products`] and [`align_rows`] for GPUs. [`read_outputs`] saves copies of what is an output in another view;
+//! [`unmerge_products`] shows merged products as single ones.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!

@@ -24,8 +24,8 @@ pub struct LongReductions {
     pub parts: usize,
 }
 
-/// The graph with long reductions over several axes to few results as two, where `is_split` says so of the tensor that is reduced and its reduced axes. Types of
-/// less than 32 bits stay as they are, since results between the parts would be rounded.
+/// The graph with long reductions over several axes to few results as two, where `is_split` says so of the tensor that is reduced and
+/// the reduced axes. Types of less than 32 bits stay as they are, since results between the parts would be rounded.
 pub fn split_long_reductions(
     graph: &PrimGraph,
     long: LongReductions,
