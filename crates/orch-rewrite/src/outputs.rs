@@ -9,47 +9,47 @@
 //! whole tensor. Its readers read the output instead, which costs them nothing if both are the same bytes.
 
 use crate::prepare::{computed, rebuilt};
+use crate::rules::transpose;
 use orch_ir::{NodeId, PrimGraph, PrimNode, PrimOp, TensorId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The graph whose primitives read an output in the place of the tensor that it shows, where `is_same_bytes` says that it is a view of it;
 /// `None` if there is no such output.
 pub fn read_outputs(graph: &PrimGraph, is_same_bytes: impl Fn(&PrimNode) -> bool) -> Option<PrimGraph> {
     let consumers = graph.consumers();
     let is_output = |tensor: TensorId| graph.outputs.iter().any(|(_, output)| *output == tensor);
-    let mut views: BTreeMap<NodeId, NodeId> = BTreeMap::new();
+    // What makes the tensor, the view of it, and what makes the tensor of the view.
+    let mut views: BTreeMap<NodeId, (NodeId, PrimOp)> = BTreeMap::new();
     for id in graph.node_ids() {
         let node = graph.node(id);
         let (Some(&shown), [view]) = (node.inputs.first(), &node.outputs[..]) else { continue };
-        let Some(producer) = graph.producer(shown) else { continue };
+        let (Some(producer), Some(back)) = (graph.producer(shown), inverse(graph, node)) else { continue };
         if is_output(*view)
             && !is_output(shown)
             && consumers[shown.index()].len() > 1
             && graph.node(producer).outputs.len() == 1
-            && inverse(graph, node).is_some()
             && is_same_bytes(node)
         {
-            views.entry(producer).or_insert(id);
+            views.entry(producer).or_insert((id, back));
         }
     }
     if views.is_empty() {
         return None;
     }
+    let moved: BTreeSet<NodeId> = views.values().map(|(view, _)| *view).collect();
     Some(rebuilt(graph, |id, result, known| {
-        let node = graph.node(id);
-        if views.values().any(|view| *view == id) {
+        if moved.contains(&id) {
             return true;
         }
-        let Some(&view) = views.get(&id) else { return false };
-        let view = graph.node(view);
+        let Some((view, back)) = views.get(&id) else { return false };
+        let (node, view) = (graph.node(id), graph.node(*view));
         let inputs: Vec<TensorId> = node.inputs.iter().map(|input| computed(known, *input)).collect();
-        let mut add = |op: PrimOp, inputs: &[TensorId]| {
-            result.add(op, inputs).expect("operands have the types they had")
+        let mut add = |op: &PrimOp, inputs: &[TensorId]| {
+            result.add(op.clone(), inputs).expect("operands have the types they had")
         };
-        let made = add(node.op.clone(), &inputs);
-        let output = add(view.op.clone(), &[made]);
+        let made = add(&node.op, &inputs);
+        let output = add(&view.op, &[made]);
         known[view.outputs[0].index()] = Some(output);
-        let back = inverse(graph, view).expect("views have an inverse");
         known[node.outputs[0].index()] = Some(add(back, &[output]));
         true
     }))
@@ -58,11 +58,7 @@ pub fn read_outputs(graph: &PrimGraph, is_same_bytes: impl Fn(&PrimNode) -> bool
 /// What makes the operand of a view of it; `None` of other primitives.
 fn inverse(graph: &PrimGraph, view: &PrimNode) -> Option<PrimOp> {
     match &view.op {
-        PrimOp::Transpose { perm } => {
-            let mut back = vec![0; perm.len()];
-            perm.iter().enumerate().for_each(|(to, &from)| back[from] = to);
-            Some(PrimOp::Transpose { perm: back })
-        }
+        PrimOp::Transpose { perm } => Some(PrimOp::Transpose { perm: transpose::inverse(perm) }),
         PrimOp::Reshape { .. } => Some(PrimOp::Reshape { shape: graph.shape(view.inputs[0]).clone() }),
         _ => None,
     }

@@ -1,5 +1,5 @@
-//! Estimates how many instructions a thread program for a CPU runs, to rank schedules of one computation; and how often the loops
-//! of one for a GPU wait for memory.
+//! Estimates how many instructions a thread program for a CPU runs, to rank schedules of one computation; how often the loops of one
+//! for a GPU wait for memory; and what its CTAs take of an SM.
 
 use crate::cta::CtaStmt;
 use crate::program::{LoopKind, Stmt, ThreadProgram};

@@ -1,8 +1,8 @@
 """Layouts of the images that a forward graph saves for its backward graph.
 
-A traced graph has images as eager PyTorch makes them, channels apart from each other. Tensor cores multiply them best channels last. What
-is only saved nobody but the backward graph sees, so that the two may agree on a layout: the forward graph reports the strides to
-AOTAutograd, which gives the backward graph's compiler inputs with these strides, as for Inductor.
+A traced graph has images as eager PyTorch makes them, usually NCHW. Convolutions on tensor cores are fastest in NHWC (channels last).
+Only the backward graph sees what is only saved, so that the two graphs may agree on a layout: the forward graph reports the strides to
+AOTAutograd, which gives the backward graph's compiler inputs with these strides. Inductor reports its own in the same way.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ def saved_images(gm: GraphModule, returned: int) -> dict[int, torch.Tensor]:
 
     :param returned: how many outputs the caller gets; those after them are only saved.
     """
-    [output] = [node for node in gm.graph.nodes if node.op == "output"]
-    values: Sequence[Any] = output.args[0]
+    values = _outputs(gm)
     convolved = set()
     for node in gm.graph.nodes:
         if node.target is torch.ops.aten.convolution.default:
@@ -43,6 +42,12 @@ def saved_images(gm: GraphModule, returned: int) -> dict[int, torch.Tensor]:
     return found
 
 
+def _outputs(gm: GraphModule) -> Sequence[Any]:
+    [output] = [node for node in gm.graph.nodes if node.op == "output"]
+    values: Sequence[Any] = output.args[0]
+    return values
+
+
 def _is_view(value: Node) -> bool:
     """True if the value may be seen under another name, with strides of its own."""
     own = value.meta["val"].untyped_storage()._cdata
@@ -50,20 +55,22 @@ def _is_view(value: Node) -> bool:
     return any(isinstance(other, torch.Tensor) and other.untyped_storage()._cdata == own for other in others)
 
 
-def report_saved(gm: GraphModule, images: dict[int, torch.Tensor]) -> None:
-    """Tells AOTAutograd the strides of a forward graph's outputs: None where they are those that were traced."""
+def _reported() -> list[Any] | None:
+    """Where AOTAutograd expects the strides of a forward graph's outputs; None if it does not ask for them."""
     context = TracingContext.try_get()
-    if context is None or context.output_strides is None:
-        return
-    [output] = [node for node in gm.graph.nodes if node.op == "output"]
-    positions = range(len(output.args[0]))
-    context.output_strides.extend(images[at].stride() if at in images else None for at in positions)
+    return None if context is None else context.output_strides
 
 
 def can_report() -> bool:
     """True if AOTAutograd asks for the strides of a forward graph's outputs."""
-    context = TracingContext.try_get()
-    return context is not None and context.output_strides is not None
+    return _reported() is not None
+
+
+def report_saved(gm: GraphModule, images: dict[int, torch.Tensor]) -> None:
+    """Tells AOTAutograd the strides of a forward graph's outputs: None where they are those that were traced."""
+    reported = _reported()
+    if reported is not None:
+        reported.extend(images[at].stride() if at in images else None for at in range(len(_outputs(gm))))
 
 
 def take_saved(gm: GraphModule, example_inputs: Sequence[Any]) -> None:

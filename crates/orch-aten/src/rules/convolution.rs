@@ -85,10 +85,15 @@ impl Sliding {
         attributes
     }
 
+    /// The elements that a kernel of so many covers, its dilation included.
+    fn reach(&self, dim: usize, kernel: usize) -> Option<usize> {
+        kernel.checked_sub(1)?.checked_mul(self.dilations[dim])?.checked_add(1)
+    }
+
     /// Elements at the end of a padded dimension of `extent` elements that are not read for a result of so many elements, from a kernel of so
     /// many; `None` if there are too few elements.
     fn unread(&self, dim: usize, extent: usize, [result, kernel]: [usize; 2]) -> Option<usize> {
-        let reach = kernel.checked_sub(1)?.checked_mul(self.dilations[dim])?.checked_add(1)?;
+        let reach = self.reach(dim, kernel)?;
         let read = result.checked_sub(1)?.checked_mul(self.strides[dim])?.checked_add(reach)?;
         extent.checked_add(self.padding[dim])?.checked_add(self.end_padding[dim])?.checked_sub(read)
     }
@@ -96,7 +101,7 @@ impl Sliding {
     /// The extents of the result.
     fn extents(&self, x: &[usize], kernel: &[usize]) -> Result<Vec<usize>, Refusal> {
         let extent = |dim: usize| {
-            let reach = kernel[dim].checked_sub(1)?.checked_mul(self.dilations[dim])?.checked_add(1)?;
+            let reach = self.reach(dim, kernel[dim])?;
             let (stride, padding) = (self.strides[dim], self.padding[dim] + self.end_padding[dim]);
             if self.transposed {
                 let full = x[dim].checked_sub(1)?.checked_mul(stride)?.checked_add(reach)?;
@@ -178,7 +183,7 @@ fn gradient_of_weight(emitter: &mut Emitter, gradient: &Val, x: &Val, w: &Val, w
     let split = emitter.reshape(data, [&[batch, groups, size], spatial].concat())?;
     let perm: Vec<usize> = [2, 1, 0].into_iter().chain(3..rank + 1).collect();
     let turned = emitter.transpose(&split, &perm)?;
-    let data = emitter.reshape(&turned, [&[size, groups * batch], spatial].concat())?;
+    let mut data = emitter.reshape(&turned, [&[size, groups * batch], spatial].concat())?;
     // [n, m, ..] -> [m, n, ..].
     let perm: Vec<usize> = [1, 0].into_iter().chain(2..rank).collect();
     let taps = emitter.transpose(taps, &perm)?;
@@ -188,7 +193,6 @@ fn gradient_of_weight(emitter: &mut Emitter, gradient: &Val, x: &Val, w: &Val, w
         transposed: false,
         ..window.clone()
     };
-    let mut data = data;
     for (dim, &kernel) in w.shape[2..].iter().enumerate() {
         let (extent, padding) = (data.shape[dim + 2], exchanged.end_padding[dim]);
         let unread = exchanged.unread(dim, extent, [kernel, taps.shape[dim + 2]]);

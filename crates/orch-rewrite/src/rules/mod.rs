@@ -11,7 +11,7 @@ mod logic;
 mod reduce;
 mod scale;
 mod slice;
-mod transpose;
+pub(crate) mod transpose;
 mod weights;
 
 use crate::Rule;

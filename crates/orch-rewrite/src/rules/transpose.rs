@@ -66,7 +66,7 @@ fn transpose_of(site: &Site<'_>, id: TensorId) -> Option<(TensorId, Vec<usize>)>
 }
 
 /// The position of every dimension of the operand in the result of a transpose.
-fn inverse(perm: &[usize]) -> Vec<usize> {
+pub(crate) fn inverse(perm: &[usize]) -> Vec<usize> {
     let mut inverse = vec![0; perm.len()];
     perm.iter().enumerate().for_each(|(position, &dim)| inverse[dim] = position);
     inverse

@@ -89,7 +89,7 @@ impl ContractionForm {
 
     /// Puts the axis of an operand's own along which it is contiguous innermost, if it is contiguous along no summed one: the image of a
     /// gradient of weights, `[n h w, r s c]` with windows `r, s`. Results may then be stored with a stride, which is worth it where K is long:
-    /// an element of a result takes one access to store, and one to load for each tile of rows that K is high.
+    /// each result is one strided store, in place of loads of single elements in each step along K.
     pub fn with_contiguous_rows(mut self, block: &BlockProgram) -> Self {
         /// Twice the rows of the smallest tile of tensor cores.
         const LONG_K: usize = 128;

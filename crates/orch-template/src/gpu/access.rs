@@ -4,6 +4,7 @@
 use crate::nest::cost::operation_cycles;
 use crate::nest::flat::{Nest, NestStage, StageWork};
 use crate::nest::point::{IterationPoint, Lanes};
+use orch_compute::BufferId;
 use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, Exprs, Type, VarInfo};
 use std::collections::BTreeSet;
@@ -113,13 +114,7 @@ pub(super) fn unused_along(nest: &mut Nest, axis: &Axis, staged: &[ExprId]) -> f
     let mut total = 0.0;
     for step in nest.stages.clone() {
         let points = nest.points(&step.axes());
-        let mut accesses = nest.program.exprs.reachable_unless(&step.roots(), |id| known.contains(&id));
-        accesses.retain(|&id| known.insert(id));
-        if let StageWork::Store { buffer, offset, .. } = step.work {
-            accesses.push(nest.program.exprs.load(buffer, offset, 1, None));
-        }
-        for access in accesses {
-            let Expr::Load { buffer, .. } = *nest.program.exprs.get(access) else { continue };
+        for (access, buffer) in new_accesses(nest, &step, &mut known) {
             if let Some(strided @ Pattern::Strided { .. }) = pattern(nest, access, Some((axis, 1))) {
                 let size = nest.program.exprs.dtype(access).size_bytes();
                 // What is read again is in L1.
@@ -137,12 +132,7 @@ pub(super) fn contiguous_bytes(nest: &mut Nest, axis: &Axis) -> (f64, usize) {
     let (mut total, mut smallest) = (0.0, usize::MAX);
     for step in nest.stages.clone() {
         let points = nest.points(&step.axes());
-        let mut accesses = nest.program.exprs.reachable(&step.roots());
-        if let StageWork::Store { buffer, offset, .. } = step.work {
-            accesses.push(nest.program.exprs.load(buffer, offset, 1, None));
-        }
-        for access in accesses {
-            let Expr::Load { buffer, .. } = *nest.program.exprs.get(access) else { continue };
+        for (access, buffer) in new_accesses(nest, &step, &mut BTreeSet::new()) {
             // What is read at many points is small.
             let is_large = nest.program.buffer(buffer).elems >= points;
             let is_contiguous = |pattern| matches!(pattern, Pattern::Contiguous { .. });
@@ -154,6 +144,21 @@ pub(super) fn contiguous_bytes(nest: &mut Nest, axis: &Axis) -> (f64, usize) {
         }
     }
     (total, if smallest == usize::MAX { 1 } else { smallest })
+}
+
+/// The loads of a stage, and what it stores as one, each with its buffer; those below expressions of `known` apart, to which the others
+/// are added.
+fn new_accesses(nest: &mut Nest, step: &NestStage, known: &mut BTreeSet<ExprId>) -> Vec<(ExprId, BufferId)> {
+    let mut accesses = nest.program.exprs.reachable_unless(&step.roots(), |id| known.contains(&id));
+    accesses.retain(|&id| known.insert(id));
+    if let StageWork::Store { buffer, offset, .. } = step.work {
+        accesses.push(nest.program.exprs.load(buffer, offset, 1, None));
+    }
+    let load = |access: ExprId| match *nest.program.exprs.get(access) {
+        Expr::Load { buffer, .. } => Some((access, buffer)),
+        _ => None,
+    };
+    accesses.into_iter().filter_map(load).collect()
 }
 
 fn lanes_of(along: Option<(&Axis, usize)>) -> usize {

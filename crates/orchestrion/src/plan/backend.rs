@@ -40,7 +40,7 @@ pub struct TargetInfo {
     pub widens_f16: bool,
     /// True if kernels of µGraphs compute masks that are bands from indices, and visit visible tiles only.
     pub computes_bands: bool,
-    /// Cheap units that a kernel may compute again although units outside of it read them and it reads what these make, at most.
+    /// Most re-entrant units of a kernel: cheap ones that it recomputes, though it also reads what other kernels compute from them.
     pub reentrant_units: usize,
     /// True if a kernel starts before the kernel before it has ended (programmatic dependent launch), so that a plan takes
     /// less than the sum of its kernels' times.

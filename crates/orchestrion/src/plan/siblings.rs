@@ -193,12 +193,16 @@ mod tests {
 }
 ";
 
+    fn units(graph: &PrimGraph) -> Units {
+        let layouts = orch_compute::layouts::assign_gpu(graph);
+        let options = UnitOptions { widens_f16: false, fuse: true };
+        Units::of(graph, &layouts, options).unwrap_or_else(|error| panic!("{error}"))
+    }
+
     #[test]
     fn statistics_and_counters_are_sets_of_several_sinks() {
         let graph = crate::testing::graph(NORM);
-        let layouts = orch_compute::layouts::assign_gpu(&graph);
-        let options = UnitOptions { widens_f16: false, fuse: true };
-        let units = Units::of(&graph, &layouts, options).unwrap_or_else(|error| panic!("{error}"));
+        let units = units(&graph);
         let found = siblings(&graph, &units);
         let results: Vec<Vec<usize>> =
             found.iter().map(|set| set.outputs.iter().map(|tensor| tensor.index()).collect()).collect();
@@ -245,9 +249,7 @@ mod tests {
     #[test]
     fn no_two_sets_wait_for_each_other() {
         let graph = crate::testing::graph(CROSSED);
-        let layouts = orch_compute::layouts::assign_gpu(&graph);
-        let options = UnitOptions { widens_f16: false, fuse: true };
-        let units = Units::of(&graph, &layouts, options).unwrap_or_else(|error| panic!("{error}"));
+        let units = units(&graph);
         for set in siblings(&graph, &units) {
             let needed = set.inputs.iter().filter_map(|&tensor| units.dag.producer(tensor)).max();
             let made = set.outputs.iter().filter_map(|&tensor| units.dag.producer(tensor)).min();

@@ -237,9 +237,8 @@ fn kind(op: &PrimOp) -> NodeKind {
     }
 }
 
-/// True for a unit that may run again although kernels between it and its reader read it as well, to spare its result the way through memory:
-/// the difference from a mean, which a variance and what is normed by that need. Any other such unit gives a graph many candidates of
-/// blocks that depend on one another, and hardly a better plan.
+/// True for units that may be re-entrant: the difference `x - mean`, which the variance and the normalised result both need. A kernel
+/// recomputes it instead of loading it. More re-entrant units give many more candidates, and hardly a better plan.
 fn is_difference_from_row(graph: &PrimGraph, members: &[NodeId]) -> bool {
     use orch_ir::BinaryFn;
     let is_repeated = |tensor: &TensorId| {

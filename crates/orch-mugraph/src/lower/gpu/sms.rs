@@ -13,8 +13,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// About as many columns of scores as take as long as the start and the end of a block, with which nothing of the block overlaps: the loads
-/// before its first product, and the store.
+/// The time of a block's start and end (loads before the first product, store), which no work of that block hides: as columns of scores
+/// that take about as long.
 const EXPOSED_COLUMNS: usize = 256;
 /// The same of a persistent CTA, which loads the next block meanwhile.
 const PERSISTENT_EXPOSED_COLUMNS: usize = 64;

@@ -109,7 +109,7 @@ pub fn visible_share(
     let runs: Vec<(&EmittedKernel, RunIterations)> = runs.collect();
     let whole: f64 = runs.iter().map(|(emitted, run)| run.on(device, emitted, 0.0).whole).sum();
     let products_us: f64 = runs.iter().map(|(emitted, run)| run.products_us(device, emitted)).sum();
-    // Iterations that take longer than their products, as they convert elements, are fewer where that is as long as the start of a block.
+    // The start of a block takes a fixed time: fewer iterations of a loop that also converts operands.
     let products_share = (products_us / loops_us).min(1.0);
     let visible: f64 =
         runs.iter().map(|(emitted, run)| run.on(device, emitted, products_share).visible).sum();

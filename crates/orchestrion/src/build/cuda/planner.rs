@@ -37,7 +37,7 @@ const HALF_ROWS: RowAlignment = RowAlignment { kept: 8, wanted: 8, least_flops: 
 /// as long as four that run on an SM take each, and two 1.15 times.
 const WAITING: LatencyHiding = LatencyHiding { iteration: 0.68, columns: 0.76, busy: 0.83 };
 
-/// How many times as fast as loads of threads tiles come from L2, which TMA and `cp.async` load: 7.3 to 7.4 TB/s on an H100.
+/// L2 bandwidth of tiles that TMA and `cp.async` load, relative to that of loads to registers: 7.3 to 7.4 TB/s on an H100.
 const L2_OF_TILES: f64 = 4.0 / 3.0;
 
 /// What is sorted and scattered by comparisons, which are fused with what is around them. Reading an element takes a GPU as long as
