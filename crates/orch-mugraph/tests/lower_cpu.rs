@@ -236,11 +236,40 @@ fn products_take_operands_of_all_kinds() {
             ["[3, 7, 20]", "[3, 10, 48]"],
             "s2 = slice(2, 5, 10) s0; s3 = slice(2, 1, 47) s1; s4 = matmul s2, s3; store s4",
         ),
+        // Columns that are left after whole panels: several vectors of them, the last one with fewer.
+        (["[2, 40, 22]", "[2, 22, 122]"], "s2 = matmul s0, s1; store s2"),
+        (["[2, 40, 22]", "[2, 122, 22]"], "s2 = transpose(0, 2, 1) s1; s3 = matmul s0, s2; store s3"),
+        (["[2, 40, 22]", "[2, 22, 70]"], "s2 = exp s1; s3 = matmul s0, s2; store s3"),
         (["[1, 3, 2100]", "[1, 2100, 20]"], "s2 = matmul s0, s1; store s2"),
         (["[1, 7, 1030]", "[1, 33, 1030]"], "s2 = transpose(0, 2, 1) s1; s3 = matmul s0, s2; store s3"),
     ] {
         let body = format!("s0 = load t0 [-, -] -; s1 = load t1 [-, -] -; {body} [-, -]");
         check(&kernel(&shapes, "[1, 1] loop 1", &body));
+    }
+}
+
+/// The thread program of a µGraph of one kernel.
+fn printed(graph: &MuGraph) -> String {
+    let mut text = String::new();
+    outputs(graph, &random_inputs(graph, 5, 1.0), &row_major(graph), |request| {
+        let kernel = cpu::lower(request, &X86_64_V4).unwrap_or_else(|e| panic!("{e}"));
+        text += &print_thread(&kernel.program);
+        kernel
+    });
+    text
+}
+
+#[test]
+fn columns_that_are_left_are_one_panel() {
+    // Seven vectors of 16 and ten columns, in panels of four vectors: two register tiles, not one for each vector that is left.
+    for (right, product) in
+        [("[22, 122]", "s2 = matmul s0, s1"), ("[122, 22]", "s2 = transpose(1, 0) s1; s3 = matmul s0, s2")]
+    {
+        let last = product.rsplit("; ").next().and_then(|line| line.split(' ').next()).unwrap();
+        let body = format!("s0 = load t0 [-] -; s1 = load t1 [-] -; {product}; store {last} [-]");
+        let text = printed(&kernel(&["[40, 22]", right], "[1] loop 1", &body));
+        let tiles = text.lines().filter(|line| line.contains("let mut sum_0_0")).count();
+        assert_eq!(tiles, 2, "{right}\n{text}");
     }
 }
 
@@ -256,12 +285,7 @@ fn operands_that_are_inputs_are_prefetched() {
         let body = format!("s0 = load t0 [-] 1; s1 = load t1 [1] 0; {rest}");
         let graph = kernel(&["[8, 48]", &right], &format!("[{grid}] loop 3"), &body);
         check(&graph);
-        let mut text = String::new();
-        outputs(&graph, &random_inputs(&graph, 5, 1.0), &row_major(&graph), |request| {
-            let kernel = cpu::lower(request, &X86_64_V4).unwrap_or_else(|e| panic!("{e}"));
-            text += &print_thread(&kernel.program);
-            kernel
-        });
+        let text = printed(&graph);
         assert_eq!(text.contains("prefetch "), is_asked, "{columns} columns, {rest}\n{text}");
     }
 }

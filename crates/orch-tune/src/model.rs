@@ -180,7 +180,7 @@ fn within(figure: f64, of: f64, least: f64, most: f64) -> f64 {
 
 fn key(machine: &Machine, threads: u32) -> Key {
     Key {
-        program: "machine model 3".into(),
+        program: "machine model 4".into(),
         target: "cpu".into(),
         machine: format!("{machine}; {threads} threads"),
         compiler: String::new(),

@@ -47,22 +47,30 @@ void write_blocks(void *const *buffers, int64_t begin, int64_t end, void *scratc
     }
 }
 
-// Each task: e^x of one block in L1, by a polynomial of degree 5 on [-ln(2)/2, ln(2)/2]. Stands
-// for transcendental functions in general.
+static inline vec pick(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
+
+// Each task: e^x of one block in L1, as kernels compute it: x between the limits of f32, a polynomial of degree 6 on
+// [-ln(2)/2, ln(2)/2], and 0 where e^x is below all numbers. Stands for transcendental functions in general.
 void exp_block(void *const *buffers, int64_t begin, int64_t end, void *scratch, int64_t before) {
-    const vec *x = buffers[0];
+    const vec *in = buffers[0];
     vec *y = scratch;
+    const vec zero = {0}, least = zero - 85.0f, most = zero + 89.0f;
     for (int64_t task = begin; task < end; ++task) {
         for (int i = 0; i < BLOCK_VECTORS; ++i) {
+            vec x = pick(in[i] < most, in[i], most);
+            x = pick(x > least, x, least);
             // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
-            vec shifted = x[i] * 1.44269504f + 12582912.0f;
-            vec r = x[i] - (shifted - 12582912.0f) * 0.693147181f;
-            vec p = r * 0.00833333f + 0.0416667f;
-            p = p * r + 0.166667f;
+            vec shifted = x * 1.44269504f + 12582912.0f;
+            vec n = shifted - 12582912.0f;
+            vec r = x - n * 0.693145752f;
+            r = r - n * 1.42860677e-6f;
+            vec p = r * 0.00138167f + 0.00836993f;
+            p = p * r + 0.0416684f;
+            p = p * r + 0.166664f;
             p = p * r + 0.5f;
-            p = p * r + 1.0f;
-            p = p * r + 1.0f;
-            y[i] = (vec)((ivec)p + ((ivec)shifted << 23));
+            p = p * (r * r) + r;
+            vec e = (vec)((ivec)(p + 1.0f) + ((ivec)shifted << 23));
+            y[i] = pick(in[i] < least, zero, e);
         }
     }
 }

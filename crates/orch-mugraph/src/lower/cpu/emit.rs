@@ -165,8 +165,14 @@ impl CpuBlockEmitter<'_> {
         let body = match walk.inner {
             None => self.sum_of_terms(f, (term_var, end), write, None),
             Some(inner) => {
-                let cut =
-                    Cut { name: "at", full: inner.full, len: inner.len, unit: self.lanes, counts: &[1] };
+                let cut = Cut {
+                    name: "at",
+                    full: inner.full,
+                    len: inner.len,
+                    unit: self.lanes,
+                    counts: &[1],
+                    joins_rest: false,
+                };
                 self.cut(&cut, &mut |ctx, lane| {
                     let write = Write { ..write };
                     ctx.sum_of_terms(f, (term_var, end), write, Some((inner.var, lane)))

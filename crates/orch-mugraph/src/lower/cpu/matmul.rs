@@ -175,9 +175,12 @@ impl CpuBlockEmitter<'_> {
         for vectors in 1..=n.min(registers / 2) {
             for rows in 1..=m.min((registers - vectors - 1) / vectors) {
                 let strips = m.div_ceil(rows);
-                let slots = (rows * vectors).max(rows + vectors).max(LATENCY_SLOTS) as f64;
                 // A step of the loop has overheads besides.
-                let cost = (strips * n.div_ceil(vectors)) as f64 * (slots + 1.0);
+                let panel = |vectors: usize| match vectors {
+                    0 => 0.0,
+                    _ => (rows * vectors).max(rows + vectors).max(LATENCY_SLOTS) as f64 + 1.0,
+                };
+                let cost = strips as f64 * ((n / vectors) as f64 * panel(vectors) + panel(n % vectors));
                 if cost < best.0 {
                     best = (cost, (m.div_ceil(strips), vectors));
                 }
@@ -194,7 +197,7 @@ impl CpuBlockEmitter<'_> {
         let packed = product.rhs.is_none().then(|| self.panel_buffer(product.terms.2 * vectors * self.lanes));
         let len = self.len(&n.len);
         let counts: &[usize] = if vectors > 1 { &[vectors, 1] } else { &[1] };
-        let cut = Cut { name: "column", full: n.full, len, unit: self.lanes, counts };
+        let cut = Cut { name: "column", full: n.full, len, unit: self.lanes, counts, joins_rest: true };
         self.cut(&cut, &mut |ctx, lane| {
             let panel = Panel { lane, packed };
             let mut out = packed.map_or(Vec::new(), |buffer| ctx.pack(product, lane, buffer));
@@ -218,7 +221,7 @@ impl CpuBlockEmitter<'_> {
             Some(len) => vec![rows, (len as usize % rows).max(1)],
             None => [rows, 4, 1].into_iter().filter(|&count| count == 1 || count <= rows).collect(),
         };
-        let cut = Cut { name: "row", full: m.full, len, unit: 1, counts: &counts };
+        let cut = Cut { name: "row", full: m.full, len, unit: 1, counts: &counts, joins_rest: false };
         self.cut(&cut, &mut |ctx, strip| ctx.register_tile_sums(product, panel, (strip.base, strip.count)))
     }
 
@@ -321,10 +324,9 @@ impl CpuBlockEmitter<'_> {
         let lanes = self.lanes;
         match (panel.packed, &product.rhs) {
             (None, Some(view)) => {
-                let place = self.in_place(view, panel.lane, term);
-                let exprs = &mut self.program.exprs;
-                let place = exprs.add_const(place, (vector * lanes) as i64);
-                exprs.load(view.buffer, place, lanes, panel.lane.mask)
+                let lane = panel.lane.step(&mut self.program.exprs, vector, lanes);
+                let place = self.in_place(view, lane, term);
+                self.program.exprs.load(view.buffer, place, lanes, lane.mask)
             }
             (packed, _) => {
                 let place = self.panel_place(product, (start, term), vector);
@@ -382,8 +384,8 @@ impl CpuBlockEmitter<'_> {
         let n = self.plan.nodes[factor.max].shape.last().map_or(1, |extent| extent.full);
         let (var, column) = self.program.exprs.fresh_index("column", n.next_multiple_of(self.lanes));
         let element = self.factor(factor, &[batch, &[row, column]].concat());
-        let base = self.program.exprs.add_const(lane.base, (vector * self.lanes) as i64);
-        let widening = Widening { mask: lane.mask, ..Widening::new(var, base, self.lanes) };
+        let lane = lane.step(&mut self.program.exprs, vector, self.lanes);
+        let widening = Widening { mask: lane.mask, ..Widening::new(var, lane.base, self.lanes) };
         let mut vectorizer = Vectorizer::new(&mut self.program.exprs, &widening);
         let wide = vectorizer.widen(&mut self.program.exprs, &mut self.simplifier, element);
         self.program.exprs.splat(wide, self.lanes)

@@ -14,7 +14,8 @@ impl CpuBlockEmitter<'_> {
     /// Copies a panel of the right operand.
     pub fn pack(&mut self, product: &MatmulStep, lane: Lane, buffer: BufferId) -> Vec<Stmt> {
         let (start, end, _) = product.terms;
-        let Some(view) = product.across.as_ref().filter(|_| lane.mask.is_none()) else {
+        let last = self.last_column(product, lane);
+        let Some((view, last)) = product.across.as_ref().zip(last) else {
             return vec![self.pack_terms(product, lane, buffer, (start, end))];
         };
         let len = self.program.exprs.sub(end, start);
@@ -23,13 +24,24 @@ impl CpuBlockEmitter<'_> {
         let covered = self.program.exprs.mul_const(groups, GROUP as i64);
         let past = self.program.exprs.add2(start, covered);
         let past = self.simplify(past);
-        let mut body = vec![self.transpose(product, view, lane, (buffer, past))];
+        let mut body = vec![self.transpose(product, view, (lane, last), (buffer, past))];
         let is_less = self.program.exprs.lt(past, end);
         let is_less = self.simplify(is_less);
         if self.program.exprs.as_bool(is_less) != Some(false) {
             body.push(self.pack_terms(product, lane, buffer, (past, end)));
         }
         body
+    }
+
+    /// The last column of a panel, counted from its first one; `None` if that is not constant.
+    fn last_column(&mut self, product: &MatmulStep, lane: Lane) -> Option<usize> {
+        if lane.mask.is_none() {
+            return Some(lane.count * self.lanes - 1);
+        }
+        let columns = self.plan.nodes[product.node].shape.last()?.len.clone();
+        let columns = self.len(&columns);
+        let exprs = &self.program.exprs;
+        usize::try_from(exprs.as_int(columns)? - exprs.as_int(lane.base)? - 1).ok()
     }
 
     /// The place of a vector in a panel.
@@ -61,8 +73,8 @@ impl CpuBlockEmitter<'_> {
         let value = self.element(rhs, &index);
         let mut body = Vec::new();
         for vector in 0..lane.count {
-            let base = self.program.exprs.add_const(lane.base, (vector * self.lanes) as i64);
-            let widening = Widening { mask: lane.mask, ..Widening::new(column_var, base, self.lanes) };
+            let Lane { base, mask, .. } = lane.step(&mut self.program.exprs, vector, self.lanes);
+            let widening = Widening { mask, ..Widening::new(column_var, base, self.lanes) };
             let mut vectorizer = Vectorizer::new(&mut self.program.exprs, &widening);
             let value = vectorizer.widen(&mut self.program.exprs, &mut self.simplifier, value);
             let value = self.program.exprs.splat(value, self.lanes);
@@ -72,12 +84,13 @@ impl CpuBlockEmitter<'_> {
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
     }
 
-    /// Copies a panel of an operand that is contiguous along the K dimension: a few elements of each column are loaded at once.
+    /// Copies a panel of an operand that is contiguous along the K dimension: a few elements of each column are loaded at once, those
+    /// of the last one also for the columns after it, of which nothing is read.
     fn transpose(
         &mut self,
         product: &MatmulStep,
         view: &TileView,
-        lane: Lane,
+        (lane, last): (Lane, usize),
         (buffer, past): (BufferId, ExprId),
     ) -> Stmt {
         let (var, term) = self.program.exprs.fresh_index("term", self.terms_bound(product));
@@ -85,13 +98,12 @@ impl CpuBlockEmitter<'_> {
         let mut body = Vec::new();
         for vector in 0..lane.count {
             let exprs = &mut self.program.exprs;
-            let column = exprs.add_const(lane.base, (vector * self.lanes) as i64);
-            let distance = exprs.mul_const(column, between as i64);
+            let distance = exprs.mul_const(lane.base, between as i64);
             let first = exprs.add2(view.offset, distance);
             let first = exprs.add2(first, term);
-            let columns: Vec<ExprId> = (0..self.lanes)
-                .map(|number| {
-                    let place = exprs.add_const(first, (number * between) as i64);
+            let columns: Vec<ExprId> = (vector * self.lanes..(vector + 1) * self.lanes)
+                .map(|column| {
+                    let place = exprs.add_const(first, (column.min(last) * between) as i64);
                     exprs.load(view.buffer, place, GROUP, None)
                 })
                 .collect();

@@ -4,6 +4,7 @@ use super::element::TileView;
 use super::extent::Extent;
 use super::{CpuBlockEmitter, inner_dim};
 use crate::op::ReduceFn;
+use orch_compute::expr::Exprs;
 use orch_compute::{BufferId, Expr, ExprId, Type, VarId, substitute};
 use orch_ir::{DType, ReduceOp};
 use orch_thread::{LoopKind, Stmt, Vectorizer, Widening};
@@ -61,7 +62,7 @@ pub(super) struct Lane {
     pub base: ExprId,
     /// How many steps of the unit.
     pub count: usize,
-    /// Those that count, if not all.
+    /// Those of the last step that count, if not all.
     pub mask: Option<ExprId>,
 }
 
@@ -77,6 +78,8 @@ pub(super) struct Cut<'a> {
     pub unit: usize,
     /// Steps per piece, falling.
     pub counts: &'a [usize],
+    /// Whether what is left after the pieces of the first size is one piece, if the length is constant.
+    pub joins_rest: bool,
 }
 
 /// Vectors in flight when elements are combined.
@@ -162,12 +165,12 @@ impl CpuBlockEmitter<'_> {
             folds.iter_mut().flat_map(|fold| std::iter::once(&mut fold.value).chain(&mut fold.times));
         self.hoist(values.chain(folded).collect(), inner.var, &mut line);
         let counts: &[usize] = if together > 1 { &[together, 1] } else { &[1] };
-        let cut = Cut { name: "at", full: inner.full, len: inner.len, unit: self.lanes, counts };
+        let cut =
+            Cut { name: "at", full: inner.full, len: inner.len, unit: self.lanes, counts, joins_rest: false };
         line.extend(self.cut(&cut, &mut |ctx, lane| {
             let mut body = Vec::new();
             for number in 0..lane.count {
-                let base = ctx.program.exprs.add_const(lane.base, (number * ctx.lanes) as i64);
-                let lane = Lane { base, ..lane };
+                let lane = lane.step(&mut ctx.program.exprs, number, ctx.lanes);
                 ctx.vector(inner.var, lane, (&writes, &folds), (&accumulators, number), &mut body);
             }
             body
@@ -204,10 +207,12 @@ impl CpuBlockEmitter<'_> {
         let lanes = self.lanes;
         let widening = Widening { mask: lane.mask, ..Widening::new(var, lane.base, lanes) };
         let mut vectorizer = Vectorizer::new(&mut self.program.exprs, &widening);
+        // What is stored may be what is folded.
+        let mut bound: FxHashMap<ExprId, ExprId> = FxHashMap::default();
         let mut widen = |ctx: &mut Self, name: &str, value: ExprId, body: &mut Vec<Stmt>| {
             let wide = vectorizer.widen(&mut ctx.program.exprs, &mut ctx.simplifier, value);
             let wide = ctx.program.exprs.splat(wide, lanes);
-            ctx.bind_value(name, wide, body)
+            *bound.entry(wide).or_insert_with(|| ctx.bind_value(name, wide, body))
         };
         let values: Vec<ExprId> = writes.iter().map(|write| widen(self, "x", write.value, body)).collect();
         for (fold, registers) in folds.iter().zip(accumulators) {
@@ -340,7 +345,8 @@ impl CpuBlockEmitter<'_> {
     ) -> Vec<Stmt> {
         let mut out = Vec::new();
         let mut from = 0;
-        for &count in cut.counts {
+        let counts = if cut.joins_rest { &cut.counts[..1] } else { cut.counts };
+        for &count in counts {
             let step = cut.unit * count;
             let pieces = (len - from) / step;
             let past = from + pieces * step;
@@ -354,7 +360,7 @@ impl CpuBlockEmitter<'_> {
         }
         if from < len {
             let (base, end) = (self.program.exprs.index(from as i64), self.program.exprs.index(len as i64));
-            out.extend(self.masked(cut, (base, end), body));
+            out.extend(self.rest(cut, (base, end), (len - from).div_ceil(cut.unit), body));
         }
         out
     }
@@ -374,7 +380,7 @@ impl CpuBlockEmitter<'_> {
             from = past;
         }
         if cut.unit > 1 {
-            let inside = self.masked(cut, (from, cut.len), body);
+            let inside = self.rest(cut, (from, cut.len), 1, body);
             let condition = self.program.exprs.lt(from, cut.len);
             out.push(Stmt::If { condition, then: inside, otherwise: Vec::new() });
         }
@@ -396,17 +402,29 @@ impl CpuBlockEmitter<'_> {
         Stmt::For { var, start, end, step: (cut.unit * count) as i64, kind: LoopKind::Serial, body }
     }
 
-    /// The last elements, fewer than a step has.
-    fn masked(
+    /// The last elements: so many steps, of which the last may have fewer elements than others.
+    fn rest(
         &mut self,
         cut: &Cut<'_>,
         (base, end): (ExprId, ExprId),
+        count: usize,
         body: &mut dyn FnMut(&mut Self, Lane) -> Vec<Stmt>,
     ) -> Vec<Stmt> {
         let exprs = &mut self.program.exprs;
-        let positions = exprs.ramp(base, 1, cut.unit);
+        let last = exprs.add_const(base, ((count - 1) * cut.unit) as i64);
+        let positions = exprs.ramp(last, 1, cut.unit);
         let mask = exprs.lt(positions, end);
-        body(self, Lane { base, count: 1, mask: Some(mask) })
+        let mask = self.simplify(mask);
+        let mask = (self.program.exprs.as_bool(mask) != Some(true)).then_some(mask);
+        body(self, Lane { base, count, mask })
+    }
+}
+
+impl Lane {
+    /// The elements of one step, `unit` elements each.
+    pub fn step(self, exprs: &mut Exprs, number: usize, unit: usize) -> Lane {
+        let base = exprs.add_const(self.base, (number * unit) as i64);
+        Lane { base, count: 1, mask: self.mask.filter(|_| number + 1 == self.count) }
     }
 }
 

@@ -49,6 +49,7 @@ impl Planner for Cpu {
         let graph = orch_rewrite::split_long_reductions(&graph, LONG_REDUCTIONS, |_, _| true);
         let graph =
             orch_rewrite::phase_convolutions(&graph, PhaseLimits { joined_flops: 0.0, has_computed: false });
+        let graph = orch_rewrite::split_taps(&graph);
         match self.info.precision {
             Precision::Bf16 => orch_rewrite::narrow_contractions(&graph, DType::BF16).0,
             Precision::F32 | Precision::Tf32 | Precision::F16 => graph,
@@ -100,7 +101,7 @@ impl Planner for Cpu {
             // With fewer rows the loads of the right operand from L2 take longer than the arithmetic.
             mma_m: 8,
             mma_n: self.target.lanes(size_of::<f32>()),
-            mma_k: 8,
+            mma_k: 4,
             pack_flops: 8.0,
             unpacked_rows: 16,
             waiting: None,
@@ -145,9 +146,9 @@ impl Planner for Cpu {
         /// A division, and an iteration of a loop, in simple instructions.
         const DIVISION: f64 = 8.0;
         const ITERATION: f64 = 0.5;
-        /// Accesses run beside arithmetic, of which there is as much at least: attention of 16 to 512 rows by 4096 keys takes
-        /// 0.95 to 1.02 of what this comes to, on a Zen 5.
-        const ACCESS: f64 = 0.35;
+        /// Accesses run beside arithmetic, of which there is as much at least: attention of 256 and 1024 rows by 1024 and 4096 keys
+        /// takes 0.96 to 1.02 of what this comes to, on a Zen 5.
+        const ACCESS: f64 = 0.2;
         let counts = count(program);
         let lanes = self.target.lanes(size_of::<f32>()) as f64;
         let simple_us = 2.0 * lanes / (GIGA_TO_MICRO * self.figures.fma_gflops_core);
