@@ -655,6 +655,12 @@ def convolution_to_few_channels(g):
     g.output(g.Tanh(g.Conv(g.input(1, 32, 32, 32), g.weight(3, 32, 3, 3), pads=[1] * 4)))
 
 
+# A convolution to a map for each tap, and the sum of shifted images; a GPU copies the input in half precision.
+@pattern(2, 3)
+def convolution_of_a_large_image_to_few_channels(g):
+    g.output(g.Tanh(g.Conv(g.input(1, 32, 192, 192), g.weight(3, 32, 9, 9), pads=[4] * 4)))
+
+
 @pattern(2, 2, stride=[2, 4])
 def transposed_convolution(g, stride):
     w = g.weight(16, 8, stride, stride)

@@ -16,22 +16,25 @@ use orch_ir::{
     BinaryFn, ConvSpec, NodeId, PadMode, PrimGraph, PrimOp, ScalarFn, Shape, Tensor, TensorId, Window,
 };
 
-/// Maps that leave most lanes of a vector idle.
-const MOST_MAPS: usize = 4;
+/// Maps that leave half of the lanes of a vector idle and more.
+const MOST_MAPS: usize = 8;
 
-/// Maps of the convolution that takes its place, at most: of more, the images are larger than what they are sums of by too much.
-const MOST_TAP_MAPS: usize = 32;
+/// Maps of the convolution that takes its place, at most: the images of more are larger than what they are sums of by too much.
+const MOST_TAP_MAPS: usize = 48;
+
+/// Lanes of a vector.
+const LANES: usize = 16;
+
+/// The share of lanes that is worth no further image.
+const FILLED: f64 = 0.75;
 
 /// Channels for which the sums of shifted images are little beside the products.
 const LEAST_CHANNELS: usize = 16;
 
-/// Pixels of the result from which on the window of a convolution is larger than a cache.
-const LEAST_PIXELS: usize = 1024;
-
-/// The graph with convolutions by constants to few maps as convolutions to one map for each tap.
-pub fn split_taps(graph: &PrimGraph) -> PrimGraph {
+/// The graph with convolutions by constants to few maps, of so many pixels at least, as convolutions to one map for each tap.
+pub fn split_taps(graph: &PrimGraph, least_pixels: usize) -> PrimGraph {
     rebuilt(graph, |id, result, known| {
-        let Some(split) = SplitTaps::of(graph, id) else { return false };
+        let Some(split) = SplitTaps::of(graph, id, least_pixels) else { return false };
         let x = computed(known, graph.node(id).inputs[0]);
         known[graph.node(id).outputs[0].index()] = Some(split.emit(result, x));
         true
@@ -49,13 +52,13 @@ struct SplitTaps<'a> {
 }
 
 impl SplitTaps<'_> {
-    fn of(graph: &PrimGraph, id: NodeId) -> Option<SplitTaps<'_>> {
+    fn of(graph: &PrimGraph, id: NodeId, least_pixels: usize) -> Option<SplitTaps<'_>> {
         let node = graph.node(id);
         let PrimOp::Conv(ConvSpec { window, groups: 1 }) = &node.op else { return None };
         let (weight, shape) = (graph.constant(node.inputs[1])?, graph.shape(node.outputs[0]));
         let [maps, channels] = [weight.shape()[0], weight.shape()[1]];
         let pixels: usize = shape[2..].iter().product();
-        if maps > MOST_MAPS || channels < LEAST_CHANNELS || pixels < LEAST_PIXELS {
+        if maps > MOST_MAPS || channels < LEAST_CHANNELS || pixels < least_pixels {
             return None;
         }
         let taps = |dims: usize| window.kernel.iter().rev().take(dims).product::<usize>();
@@ -63,7 +66,13 @@ impl SplitTaps<'_> {
             let steps = window.strides.iter().rev().take(dims);
             steps.copied().all(|step| step == 1) && maps * taps(dims) <= MOST_TAP_MAPS
         };
-        let dims = (1..=window.kernel.len()).take_while(fits).last().filter(|&dims| taps(dims) > 1)?;
+        let filled = |dims: usize| {
+            let all = maps * taps(dims);
+            (all as f64 / all.next_multiple_of(LANES) as f64).min(FILLED)
+        };
+        let ways = (1..=window.kernel.len()).take_while(fits).filter(|&dims| taps(dims) > 1);
+        // The fewest dimensions that fill vectors.
+        let dims = ways.reduce(|best, dims| if filled(dims) > filled(best) { dims } else { best })?;
         Some(SplitTaps { window, weight, shape, dims })
     }
 
@@ -179,10 +188,11 @@ mod tests {
             (3, &[33, 35], &[[5, 1, 1, 2, 2], [5, 1, 2, 4, 3]], vec![5, 1]),
             (3, &[34, 34], &[[3, 1, 1, 1, 1], [3, 1, 1, 1, 0]], vec![1, 1]),
             (2, &[70, 34], &[[3, 2, 1, 1, 1], [3, 1, 1, 1, 1]], vec![3, 1]),
+            (5, &[34, 34], &[[3, 1, 1, 1, 1], [3, 1, 1, 1, 1]], vec![3, 1]),
             (1, &[1030], &[[7, 1, 1, 3, 3]], vec![1]),
         ] {
             let graph = convolution(maps, extents, windows);
-            let split = split_taps(&graph);
+            let split = split_taps(&graph, 1000);
             assert_eq!(kernels(&split), [left], "{windows:?}");
             let input = numbers(&[&[1, 16], extents].concat());
             let results = |graph| {
@@ -197,15 +207,15 @@ mod tests {
     fn others_stay_convolutions() {
         let plain = [3, 1, 1, 1, 1];
         for (maps, extents, windows) in [
-            (8, &[40, 40][..], &[plain, plain][..]),
+            (9, &[40, 40][..], &[plain, plain][..]),
             (3, &[20, 20], &[plain, plain]),
             (3, &[80, 80], &[plain, [3, 2, 1, 1, 1]]),
             (3, &[40, 40], &[[1, 1, 1, 0, 0], [1, 1, 1, 0, 0]]),
-            (4, &[40, 40], &[plain, [9, 1, 1, 4, 4]]),
+            (6, &[40, 40], &[plain, [9, 1, 1, 4, 4]]),
         ] {
             let graph = convolution(maps, extents, windows);
             assert_eq!(
-                orch_ir::text::print(&split_taps(&graph)),
+                orch_ir::text::print(&split_taps(&graph, 1000)),
                 orch_ir::text::print(&graph),
                 "{windows:?}"
             );

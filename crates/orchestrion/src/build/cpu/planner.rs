@@ -39,6 +39,9 @@ const LONG_REDUCTIONS: LongReductions = LongReductions { results: 512, elems: 1 
 /// Schedules of a kernel that are timed, at most: the model's order is good enough that later ones are slower.
 const MOST_SCHEDULES: usize = 4;
 
+/// Pixels of images from which on convolutions to few maps are split by tap: fewer are a few microseconds.
+const SPLIT_PIXELS: usize = 1 << 10;
+
 impl Planner for Cpu {
     fn info(&self) -> &TargetInfo {
         &self.info
@@ -49,7 +52,7 @@ impl Planner for Cpu {
         let graph = orch_rewrite::split_long_reductions(&graph, LONG_REDUCTIONS, |_, _| true);
         let graph =
             orch_rewrite::phase_convolutions(&graph, PhaseLimits { joined_flops: 0.0, has_computed: false });
-        let graph = orch_rewrite::split_taps(&graph);
+        let graph = orch_rewrite::split_taps(&graph, SPLIT_PIXELS);
         match self.info.precision {
             Precision::Bf16 => orch_rewrite::narrow_contractions(&graph, DType::BF16).0,
             Precision::F32 | Precision::Tf32 | Precision::F16 => graph,

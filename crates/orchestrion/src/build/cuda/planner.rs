@@ -68,6 +68,9 @@ impl Cuda {
     }
 }
 
+/// Pixels of images from which on convolutions to few maps are split by tap: of fewer, one more kernel is modelled to cost what is gained.
+const SPLIT_PIXELS: usize = 1 << 15;
+
 impl Planner for Cuda {
     fn info(&self) -> &TargetInfo {
         &self.info
@@ -82,6 +85,7 @@ impl Planner for Cuda {
             Precision::F16 | Precision::Bf16 => (JOINED_HALF_PHASES, true),
         };
         let graph = orch_rewrite::phase_convolutions(&graph, PhaseLimits { joined_flops, has_computed });
+        let graph = orch_rewrite::split_taps(&graph, SPLIT_PIXELS);
         let graph = orch_rewrite::merge_products(&graph);
         let (graph, alignment) = match self.info.precision {
             Precision::F32 | Precision::Tf32 => (graph, FULL_ROWS),
