@@ -40,8 +40,8 @@ pub struct Arguments {
     /// As without --measure
     #[arg(long, hide = true, conflicts_with = "measure")]
     no_measure: bool,
-    /// Threads that runs on a CPU have, at most: kernels are chosen for that, and serve any smaller number too (default: one per
-    /// core)
+    /// Threads that runs on a CPU have, at most: kernels are chosen for that, and serve any smaller number too; --measure runs with as many
+    /// (default: one per core)
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     #[command(flatten)]
@@ -116,9 +116,9 @@ fn explained(path: &Path, arguments: &Arguments, options: &Options) -> Result<(R
 
 /// Runs an executable, if this machine can.
 fn measured(artifact: Artifact, options: &Options) -> Result<Measurements, Error> {
-    match Executable::load(artifact, RunOptions::of(options, 0)).and_then(|it| it.context()) {
+    match Executable::load(artifact, RunOptions::of(options, options.threads)).and_then(|it| it.context()) {
         Ok(mut context) => {
-            data::note_modelled_threads(context.manifest(), 0);
+            data::note_modelled_threads(context.manifest(), options.threads);
             let inputs = data::InputArguments::default().tensors(&context.manifest().inputs)?;
             report::measure(&mut context, &inputs)
         }
