@@ -2,6 +2,7 @@
 //!
 //! Constructors of primitives are in `build`, constant folding in `fold.rs`.
 
+use crate::fold::MAX_ASKED_BYTES;
 use crate::{Call, FissionOptions, RuleError};
 use orch_ir::validate::validate_opaque;
 use orch_ir::{DType, Encoding, OpaqueOp, PrimGraph, PrimOp, Shape, Tensor, TensorId};
@@ -52,6 +53,10 @@ pub struct Context<'a> {
     pub(crate) values: BTreeMap<TensorId, Tensor>,
     /// The sizes of all values that were ever evaluated because a rule asked for them.
     pub(crate) asked_bytes: usize,
+    /// The sizes of `values`.
+    pub(crate) kept_bytes: usize,
+    /// Operators of the model that rules were applied to so far.
+    pub(crate) operators: usize,
     scalars: BTreeMap<(DType, i64), TensorId>,
 }
 
@@ -65,6 +70,8 @@ impl<'a> Context<'a> {
             known: BTreeMap::new(),
             values: BTreeMap::new(),
             asked_bytes: 0,
+            kept_bytes: 0,
+            operators: 0,
             scalars: BTreeMap::new(),
         }
     }
@@ -138,7 +145,15 @@ impl<'a> Context<'a> {
         what: &str,
     ) -> Result<Tensor, RuleError> {
         let tensor = call.tensor(index)?;
-        self.constant(tensor).ok_or_else(|| RuleError::NotConstant(format!("{index} ({what})")))
+        self.constant(tensor).ok_or_else(|| match self.is_known(tensor) {
+            true => RuleError::unsupported(format!(
+                "operand {index} ({what}) is constant, but takes values of more than {} MiB, or of {} MiB in all so far, to compute: store \
+                 it in the model",
+                MAX_ASKED_BYTES >> 20,
+                self.most_asked_bytes() >> 20
+            )),
+            false => RuleError::NotConstant(format!("{index} ({what})")),
+        })
     }
 
     /// The values of constant integer operand `index` (shapes, axes, ...).

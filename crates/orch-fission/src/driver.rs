@@ -165,6 +165,7 @@ impl Context<'_> {
     ) -> Result<Vec<Operand>, RuleError> {
         let rule = rule_of(node)?;
         self.graph.set_origin(place(node));
+        self.operators += 1;
         let results = match rule.moves.then(|| shared_encoding(&operands)).flatten() {
             Some(encoding) => {
                 let codes = operands.into_iter().map(|operand| operand.map(as_plain)).collect();

@@ -16,10 +16,15 @@ use std::collections::BTreeSet;
 const TINY_BYTES: usize = 4096;
 
 /// The largest value that a rule may ask for.
-const MAX_ASKED_BYTES: usize = 1 << 28;
+pub(crate) const MAX_ASKED_BYTES: usize = 1 << 28;
 
-/// All values together that rules may ask for: a small file can describe very many large ones.
+/// All values together that rules may ask for, and in addition for each operator: a small file can describe very many large ones, and a
+/// large one asks for each grid of indices that its exporter wrote.
 const MAX_ASKED_TOTAL_BYTES: usize = 1 << 30;
+const MAX_ASKED_BYTES_PER_OPERATOR: usize = 1 << 20;
+
+/// Values that are kept, in case that a rule asks for them again.
+const MAX_KEPT_BYTES: usize = 1 << 28;
 
 /// Results may be this much larger than the constants they come from (a conversion of bytes to floats).
 const GROWTH: usize = 4;
@@ -30,20 +35,32 @@ impl Context<'_> {
         if !self.known.contains_key(&tensor) {
             return None;
         }
+        if self.kept_bytes > MAX_KEPT_BYTES {
+            self.values.clear();
+            self.kept_bytes = 0;
+        }
+        let most_bytes = self.most_asked_bytes();
         for id in self.pending(tensor) {
             let producer = self.graph.producer(id)?;
             let node = self.graph.node(producer);
             let operands: Vec<Tensor> =
                 node.inputs.iter().map(|&input| self.value(input)).collect::<Option<_>>()?;
-            if self.asked_bytes > MAX_ASKED_TOTAL_BYTES {
+            if self.asked_bytes > most_bytes {
                 return None;
             }
             let results = evaluate(&node.op, &operands)?;
             let outputs = node.outputs.clone();
-            self.asked_bytes += results.iter().map(|value| value.bytes().len()).sum::<usize>();
+            let bytes = results.iter().map(|value| value.bytes().len()).sum::<usize>();
+            self.asked_bytes += bytes;
+            self.kept_bytes += bytes;
             self.values.extend(outputs.into_iter().zip(results));
         }
         self.value(tensor)
+    }
+
+    /// The most that rules may ask for so far.
+    pub(crate) fn most_asked_bytes(&self) -> usize {
+        MAX_ASKED_TOTAL_BYTES + self.operators * MAX_ASKED_BYTES_PER_OPERATOR
     }
 
     /// True if a tensor depends on constants alone.
@@ -154,6 +171,30 @@ mod tests {
         assert_eq!(ctx.graph().nodes().len(), 3, "two broadcasts and a sum");
         let sum = ctx.reduce(ReduceOp::Sum, ones, &[0, 1]).expect("axes");
         assert_eq!(ctx.constant(sum).map(|value| value.to_f64()), Some(vec![90_000.0]));
+    }
+
+    /// Sums of so many values of 8 MiB, each asked for once.
+    fn sums(ctx: &mut Context<'_>, count: usize) -> Option<Vec<f64>> {
+        (0..count)
+            .map(|number| {
+                let values = ctx.full(DType::F32, number as f64, &[1 << 21].into()).expect("a shape");
+                let sum = ctx.reduce(ReduceOp::Sum, values, &[0]).expect("an axis");
+                Some(ctx.constant(sum)?.to_f64()[0])
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_large_models_ask_for_is_computed() {
+        let options = FissionOptions::default();
+        let mut ctx = Context::new("", &options);
+        assert_eq!(sums(&mut ctx, 140), None, "more than a GiB for a few operators");
+        let mut ctx = Context::new("", &options);
+        ctx.operators = 1000;
+        let expected = (0..140).map(|number| f64::from(number * (1 << 21))).collect();
+        assert_eq!(sums(&mut ctx, 140), Some(expected));
+        let kept: usize = ctx.values.values().map(|value| value.bytes().len()).sum();
+        assert!(kept <= MAX_KEPT_BYTES + (9 << 20), "{kept}");
     }
 
     #[test]

@@ -171,7 +171,8 @@ fn times_of_other_numbers_of_threads_are_told() {
         let told = format!("modelled times are for {threads} threads, measured ones of {asked}");
         assert_eq!(text.contains(&told), is_told, "{text}");
         // What explain plans for, it measures with.
-        let text = succeeds(&session, &format!("explain good.onnx --no-calibration --measure --threads {asked}"));
+        let text =
+            succeeds(&session, &format!("explain good.onnx --no-calibration --measure --threads {asked}"));
         assert!(!text.contains("modelled times are for"), "{text}");
     }
 }
