@@ -28,7 +28,7 @@ pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
 /// by map, as the channels of the pixels do.
 pub fn assign_gpu(graph: &PrimGraph) -> Vec<Layout> {
     let chosen: BTreeMap<TensorId, Layout> =
-        weight_layouts(graph).into_iter().chain(copy_layouts(graph)).collect();
+        weight_layouts(graph).into_iter().chain(copy_layouts(graph)).chain(padded_layouts(graph)).collect();
     forward(graph, &row_major_only(graph), &chosen)
 }
 
@@ -62,6 +62,19 @@ fn copy_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
         .filter(|&copy| is_copy_of_input(graph, copy))
         .filter_map(|copy| Some((copy, layout(copy)?)))
         .collect()
+}
+
+/// Layouts of images with zeros beside their channels that convolutions read, also with batch and channels exchanged: channels last.
+fn padded_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
+    let images = convolved_only(graph, &graph.consumers(), 0);
+    let padded = |node: &PrimNode| {
+        let PrimOp::Pad { low, high, .. } = &node.op else { return None };
+        let (output, rank) = (node.outputs[0], low.len());
+        let is_beside = (0..rank).all(|dim| (dim == 1) == (low[dim] + high[dim] > 0));
+        let is_image = rank > 2 && is_beside && images[output.index()][1];
+        is_image.then(|| (output, Layout::channels_last(rank)))
+    };
+    graph.nodes().iter().filter_map(padded).collect()
 }
 
 /// For each tensor whether nothing but convolutions reads it, as this operand: moved within its dimensions, and with the first two of them

@@ -5,14 +5,15 @@
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
 //! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`],
-//! [`split_long_reductions`] and [`phase_convolutions`] as far as a target wants, [`merge_products`], [`stage_inputs`],
-//! [`patch_products`] and [`align_rows`] for GPUs. [`read_outputs`] saves copies of what is an output in another view;
+//! [`split_long_reductions`], [`phase_convolutions`] and [`split_taps`] as far as a target wants, [`merge_products`], [`stage_inputs`],
+//! [`patch_products`], [`align_channels`] and [`align_rows`] for GPUs. [`read_outputs`] saves copies of what is an output in another view;
 //! [`unmerge_products`] shows merged products as single ones.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
 //!
 //! This crate knows no device and measures no time.
 
+mod channels;
 #[cfg(test)]
 mod check;
 mod draft;
@@ -41,6 +42,7 @@ mod unflatten;
 mod unmerge;
 mod wide;
 
+pub use channels::{ChannelAlignment, align_channels};
 pub use egraph::rules as graph_rules;
 pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
 pub use expand::{ExpandLimits, SplitLimits, expand_routines};

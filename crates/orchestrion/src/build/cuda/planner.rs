@@ -14,7 +14,7 @@ use orch_ir::{DType, PrimGraph, TensorId};
 use orch_mugraph::lower::{self, CannotLower, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::{LatencyHiding, SearchDevice};
-use orch_rewrite::{ExpandLimits, LongReductions, PhaseLimits, RowAlignment, SplitLimits};
+use orch_rewrite::{ChannelAlignment, ExpandLimits, LongReductions, PhaseLimits, RowAlignment, SplitLimits};
 use orch_template::Design;
 use orch_template::gpu;
 use orch_thread::ThreadProgram;
@@ -32,6 +32,10 @@ const SCALAR_PRODUCTS: f64 = 0.4;
 /// of 800 cubed takes as long as the copies; MMA kernels need rows of a multiple of 16 bytes.
 const FULL_ROWS: RowAlignment = RowAlignment { kept: 2, wanted: 4, least_flops: 1e9 };
 const HALF_ROWS: RowAlignment = RowAlignment { kept: 8, wanted: 8, least_flops: 1e8 };
+
+/// Channels of half precision that are read 16 bytes at a time.
+const HALF_CHANNELS: ChannelAlignment =
+    ChannelAlignment { multiple: 8, least_flops: 1e8, least_sparse_flops: 5e8 };
 
 /// Of attention on an H100, heads of 64 and 128, 16 to 128 keys in an iteration: 64 keys by 64 rows take a warp group alone 1.8 times
 /// as long as four that run on an SM take each, and two 1.15 times.
@@ -92,6 +96,10 @@ impl Planner for Cuda {
             Precision::F16 | Precision::Bf16 => (orch_rewrite::stage_inputs(&graph), HALF_ROWS),
         };
         let graph = orch_rewrite::patch_products(&graph);
+        let graph = match self.info.precision {
+            Precision::F32 | Precision::Tf32 => graph,
+            Precision::F16 | Precision::Bf16 => orch_rewrite::align_channels(&graph, HALF_CHANNELS),
+        };
         let layouts = layouts::assign_gpu(&graph);
         let innermost = |tensor: TensorId| layouts[tensor.index()].order().last().copied();
         let graph = orch_rewrite::align_rows(&graph, alignment, innermost);
