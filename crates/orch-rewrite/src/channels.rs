@@ -13,9 +13,9 @@
 //! Whether the zeros are written by a kernel of their own, or are in what the convolution reads, is for the choice of kernels. Stands after the
 //! rewriting. Exact: what is added is zero times zero.
 
-use crate::prepare::{computed, rebuilt};
-use orch_interp::{EvalOptions, evaluate_node};
-use orch_ir::{ConvSpec, NodeId, PadMode, PrimGraph, PrimOp, Shape, Tensor, TensorId};
+use crate::prepare::{computed, rebuilt, sliced, zero_padded};
+use crate::weights::Weights;
+use orch_ir::{ConvSpec, NodeId, PrimGraph, PrimOp, TensorId};
 
 /// Which convolutions have zeros beside their channels.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -38,7 +38,8 @@ pub fn align_channels(graph: &PrimGraph, alignment: ChannelAlignment) -> PrimGra
         let (image, weights) = (exchanged.unwrap_or(node.inputs[0]), node.inputs[1]);
         let image_with_zeros = images[image.index()].unwrap_or_else(|| {
             let image = computed(known, image);
-            with_zeros(result, image, missing)
+            let (low, high) = beside(result.shape(image).rank(), missing);
+            zero_padded(result, image, low, high)
         });
         images[image.index()] = Some(image_with_zeros);
         if exchanged.is_some() {
@@ -47,44 +48,22 @@ pub fn align_channels(graph: &PrimGraph, alignment: ChannelAlignment) -> PrimGra
             let image = result.add(exchange, &[image_with_zeros]).expect(expected);
             let maps = result.add(node.op.clone(), &[image, computed(known, weights)]).expect(expected);
             let sizes = graph.shape(node.outputs[0]).to_vec();
-            let rank = sizes.len();
-            let slice = PrimOp::Slice { starts: vec![0; rank], steps: vec![1; rank], sizes };
-            known[node.outputs[0].index()] = Some(result.add(slice, &[maps]).expect(expected));
+            known[node.outputs[0].index()] = Some(sliced(result, maps, vec![0; sizes.len()], sizes));
             return true;
         }
-        let weights = match graph.constant(weights) {
-            Some(weights) => result.add_constant(stored_with_zeros(weights, missing)),
-            None => {
-                let weights = computed(known, weights);
-                with_zeros(result, weights, missing)
-            }
-        };
+        let (low, high) = beside(graph.shape(weights).rank(), missing);
+        let weights = Weights::of_graph(graph, known, weights).padded(result, low, high).tensor(result);
         let maps = result.add(node.op.clone(), &[image_with_zeros, weights]);
         known[node.outputs[0].index()] = Some(maps.expect("both have as many channels"));
         true
     })
 }
 
-/// A tensor with zeros after its channels.
-fn with_zeros(graph: &mut PrimGraph, tensor: TensorId, missing: usize) -> TensorId {
-    let zero = graph.add_constant(Tensor::zeros(graph.dtype(tensor), Shape::from([])));
-    graph.add(pad(graph.shape(tensor).rank(), missing), &[tensor, zero]).expect("a tensor can be padded")
-}
-
-/// The same of a constant.
-fn stored_with_zeros(weights: &Tensor, missing: usize) -> Tensor {
-    let zero = Tensor::zeros(weights.dtype(), Shape::from([]));
-    let pad = pad(weights.shape().rank(), missing);
-    let mut results =
-        evaluate_node(&pad, &[weights, &zero], &EvalOptions::default()).expect("weights can be padded");
-    results.pop().expect("a padding has one result")
-}
-
-/// Zeros after the channels, the second dimension.
-fn pad(rank: usize, missing: usize) -> PrimOp {
+/// Zeros after the channels, the second of so many dimensions: before and after each dimension.
+fn beside(rank: usize, missing: usize) -> (Vec<usize>, Vec<usize>) {
     let mut high = vec![0; rank];
     high[1] = missing;
-    PrimOp::Pad { mode: PadMode::Constant, low: vec![0; rank], high }
+    (vec![0; rank], high)
 }
 
 /// What a convolution reads with batch and channels exchanged.
@@ -117,8 +96,8 @@ fn missing_channels(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orch_interp::evaluate;
-    use orch_ir::{DType, Window};
+    use orch_interp::{EvalOptions, evaluate};
+    use orch_ir::{DType, Shape, Tensor, Window};
 
     const ALIGNMENT: ChannelAlignment =
         ChannelAlignment { multiple: 8, least_flops: 1e3, least_sparse_flops: 1e5 };
@@ -128,19 +107,25 @@ mod tests {
         Tensor::from_vec(shape.clone(), (0..shape.elems()).map(|at| ((at * 7) % 11) as f32 - 5.0).collect())
     }
 
+    /// A window of one kernel, stride and padding before the image in both dimensions.
+    fn square([kernel, stride, low]: [usize; 3]) -> Window {
+        let both = |extent: usize| vec![extent; 2];
+        Window {
+            kernel: both(kernel),
+            strides: both(stride),
+            dilations: both(1),
+            low: both(low),
+            high: both(0),
+        }
+    }
+
     /// Two convolutions of 3 x 3 of one image of `[1, channels, side, side]`, by a constant and by an input.
     fn convolutions(channels: usize, side: usize) -> PrimGraph {
         let mut graph = PrimGraph::new("g");
         let x = graph.add_input("x", DType::F32, [1, channels, side, side]);
         let given = graph.add_input("w", DType::F32, [2, channels, 3, 3]);
         let stored = graph.add_constant(numbers(&[4, channels, 3, 3]));
-        let window = Window {
-            kernel: vec![3; 2],
-            strides: vec![2; 2],
-            dilations: vec![1; 2],
-            low: vec![1; 2],
-            high: vec![0; 2],
-        };
+        let window = square([3, 2, 1]);
         for (name, weights) in [("y", stored), ("z", given)] {
             let conv = PrimOp::Conv(ConvSpec { window: window.clone(), groups: 1 });
             let maps = graph.add(conv, &[x, weights]).unwrap();
@@ -155,13 +140,7 @@ mod tests {
         let x = graph.add_input("x", DType::F32, [2, 12, 9, 9]);
         let gradient = graph.add_input("g", DType::F32, [4, 2, 7, 7]);
         let exchanged = graph.add(PrimOp::Transpose { perm: vec![1, 0, 2, 3] }, &[x]).unwrap();
-        let window = Window {
-            kernel: vec![7; 2],
-            strides: vec![1; 2],
-            dilations: vec![1; 2],
-            low: vec![0; 2],
-            high: vec![0; 2],
-        };
+        let window = square([7, 1, 0]);
         let conv = PrimOp::Conv(ConvSpec { window, groups: 1 });
         let maps = graph.add(conv, &[exchanged, gradient]).unwrap();
         graph.add_output("y", maps);

@@ -40,6 +40,7 @@ mod site;
 mod taps;
 mod unflatten;
 mod unmerge;
+mod weights;
 mod wide;
 
 pub use channels::{ChannelAlignment, align_channels};

@@ -13,9 +13,9 @@
 //! Exact, but for the order in which floats are added up, and for computed weights that are not finite where zeros around the operand meet
 //! them, so that results at the border, where the transposed convolution has no such term, are NaN too.
 
-use crate::prepare::{computed, rebuilt};
-use orch_interp::{EvalOptions, evaluate_node};
-use orch_ir::{ConvSpec, DType, PadMode, PrimGraph, PrimNode, PrimOp, Shape, Tensor, TensorId, Window};
+use crate::prepare::{computed, rebuilt, sliced};
+use crate::weights::Weights;
+use orch_ir::{ConvSpec, PrimGraph, PrimNode, PrimOp, Shape, Tensor, TensorId, Window};
 
 /// Which transposed convolutions are convolutions.
 #[derive(Clone, Copy, Debug)]
@@ -34,10 +34,7 @@ pub fn phase_convolutions(graph: &PrimGraph, limits: PhaseLimits) -> PrimGraph {
         let node = graph.node(id);
         let Some(phases) = Phases::of(graph, node, limits) else { return false };
         let x = computed(known, node.inputs[0]);
-        let weights = match graph.constant(node.inputs[1]) {
-            Some(weights) => Weights::Stored(weights.clone()),
-            None => Weights::Computed(computed(known, node.inputs[1])),
-        };
+        let weights = Weights::of_graph(graph, known, node.inputs[1]);
         known[node.outputs[0].index()] = Some(phases.emit(result, x, &weights));
         true
     })
@@ -80,58 +77,6 @@ struct Phases {
     taps: Vec<Vec<Taps>>,
     /// The window that all phases are given, with zeros where they have no weight.
     joined: Option<Vec<Taps>>,
-}
-
-/// Weights that are known, or that the graph computes.
-#[derive(Clone)]
-enum Weights {
-    Stored(Tensor),
-    Computed(TensorId),
-}
-
-impl Weights {
-    fn shape(&self, graph: &PrimGraph) -> Shape {
-        match self {
-            Weights::Stored(value) => value.shape().clone(),
-            Weights::Computed(id) => graph.shape(*id).clone(),
-        }
-    }
-
-    fn dtype(&self, graph: &PrimGraph) -> DType {
-        match self {
-            Weights::Stored(value) => value.dtype(),
-            Weights::Computed(id) => graph.dtype(*id),
-        }
-    }
-
-    /// The result of a primitive.
-    fn then(&self, graph: &mut PrimGraph, op: PrimOp) -> Weights {
-        Self::of(graph, op, &[self])
-    }
-
-    /// The result of a primitive of several weights: stored if all of them are.
-    fn of(graph: &mut PrimGraph, op: PrimOp, operands: &[&Weights]) -> Weights {
-        let expected = "weights have the shape of the convolution's";
-        let stored = |weights: &&Weights| match weights {
-            Weights::Stored(value) => Some(value.clone()),
-            Weights::Computed(_) => None,
-        };
-        if let Some(values) = operands.iter().map(stored).collect::<Option<Vec<Tensor>>>() {
-            let mut results = evaluate_node(&op, &values.iter().collect::<Vec<_>>(), &EvalOptions::default())
-                .expect(expected);
-            return Weights::Stored(results.remove(0));
-        }
-        let ids: Vec<TensorId> = operands.iter().map(|weights| weights.tensor(graph)).collect();
-        Weights::Computed(graph.add(op, &ids).expect(expected))
-    }
-
-    /// The weights as a tensor of the graph.
-    fn tensor(&self, graph: &mut PrimGraph) -> TensorId {
-        match self {
-            Weights::Stored(value) => graph.add_constant(value.clone()),
-            Weights::Computed(id) => *id,
-        }
-    }
 }
 
 impl Phases {
@@ -215,8 +160,7 @@ impl Phases {
             low.push(before);
             high.push(after);
         }
-        let zero = Weights::Stored(Tensor::zeros(own.dtype(graph), Shape::scalar()));
-        Weights::of(graph, PrimOp::Pad { mode: PadMode::Constant, low, high }, &[&own, &zero])
+        own.padded(graph, low, high)
     }
 
     fn emit(&self, graph: &mut PrimGraph, x: TensorId, weights: &Weights) -> TensorId {
@@ -274,8 +218,7 @@ impl Phases {
             return result;
         }
         let sizes = [&[batch, self.maps], &self.to[..]].concat();
-        let slice = PrimOp::Slice { starts: vec![0; sizes.len()], steps: vec![1; sizes.len()], sizes };
-        add(graph, slice, &[result])
+        sliced(graph, result, vec![0; sizes.len()], sizes)
     }
 
     fn convolution(
@@ -292,12 +235,7 @@ impl Phases {
             starts[dim + 2] = before as i64;
             sizes[dim + 2] = self.from[dim] - before - after;
         }
-        let operand = if sizes[..] == shape[..] {
-            x
-        } else {
-            let slice = PrimOp::Slice { starts, steps: vec![1; sizes.len()], sizes };
-            graph.add(slice, &[x]).expect(expected)
-        };
+        let operand = if sizes[..] == shape[..] { x } else { sliced(graph, x, starts, sizes) };
         let pads = |of: fn(&Taps) -> i64| taps.iter().map(|taps| of(taps).max(0) as usize).collect();
         let window = Window {
             kernel: taps.iter().map(|taps| taps.count).collect(),
@@ -366,7 +304,8 @@ fn of_taps(graph: &mut PrimGraph, weights: &Weights, taps: &[Taps], strides: &[u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orch_interp::evaluate;
+    use orch_interp::{EvalOptions, evaluate};
+    use orch_ir::DType;
 
     const NONE_JOINED: PhaseLimits = PhaseLimits { joined_flops: 0.0, has_computed: false };
 

@@ -11,7 +11,9 @@
 //! - Factors of large matrix products whose rows have an odd number of elements may be copied to longer rows before,
 //!   which start where memory is read 16 bytes at a time. That is for the choice of kernels too.
 
-use orch_ir::{Contract, DType, NodeId, PadMode, PrimGraph, PrimNode, PrimOp, ScalarFn, Tensor, TensorId};
+use orch_ir::{
+    Contract, DType, NodeId, PadMode, PrimGraph, PrimNode, PrimOp, ScalarFn, Shape, Tensor, TensorId,
+};
 use std::collections::BTreeMap;
 
 /// The graph with products of one tensor merged.
@@ -164,16 +166,34 @@ fn with_copies(
 
 /// A tensor padded with zeros at the end of a dimension to a multiple of some elements, and sliced to its own extent again.
 fn with_longer_rows(graph: &mut PrimGraph, tensor: TensorId, (dim, multiple): (usize, usize)) -> TensorId {
-    let (dtype, shape) = (graph.dtype(tensor), graph.shape(tensor).clone());
+    let shape = graph.shape(tensor).clone();
     let (low, mut high) = (vec![0; shape.rank()], vec![0; shape.rank()]);
     high[dim] = shape[dim].next_multiple_of(multiple) - shape[dim];
-    let zero = graph.add_constant(Tensor::zeros(dtype, orch_ir::Shape::from([])));
+    let padded = zero_padded(graph, tensor, low, high);
+    sliced(graph, padded, vec![0; shape.rank()], shape.to_vec())
+}
+
+/// A tensor with zeros around it.
+pub(crate) fn zero_padded(
+    graph: &mut PrimGraph,
+    tensor: TensorId,
+    low: Vec<usize>,
+    high: Vec<usize>,
+) -> TensorId {
+    let zero = graph.add_constant(Tensor::zeros(graph.dtype(tensor), Shape::scalar()));
     let pad = PrimOp::Pad { mode: PadMode::Constant, low, high };
-    let expected = "a tensor can be padded, and sliced to what it was";
-    let padded = graph.add(pad, &[tensor, zero]).expect(expected);
-    let slice =
-        PrimOp::Slice { starts: vec![0; shape.rank()], steps: vec![1; shape.rank()], sizes: shape.to_vec() };
-    graph.add(slice, &[padded]).expect(expected)
+    graph.add(pad, &[tensor, zero]).expect("a tensor can be padded in each of its dimensions")
+}
+
+/// So many elements of a tensor in each dimension, from these on.
+pub(crate) fn sliced(
+    graph: &mut PrimGraph,
+    tensor: TensorId,
+    starts: Vec<i64>,
+    sizes: Vec<usize>,
+) -> TensorId {
+    let slice = PrimOp::Slice { steps: vec![1; starts.len()], starts, sizes };
+    graph.add(slice, &[tensor]).expect("the part is within the tensor")
 }
 
 /// Operations of a product, a multiply-add as two.
@@ -338,8 +358,7 @@ impl Group {
             let extent = graph.shape(member.weights)[self.weights_dim];
             let (mut starts, mut sizes) = (vec![0; shape.rank()], shape.to_vec());
             (starts[dim], sizes[dim]) = (start as i64, extent);
-            let slice = PrimOp::Slice { starts, steps: vec![1; shape.rank()], sizes };
-            let part = result.add(slice, &[merged]).expect(expected);
+            let part = sliced(result, merged, starts, sizes);
             let node = member.bias.map_or(member.product, |(node, _)| node);
             known[graph.node(node).outputs[0].index()] = Some(part);
             start += extent;

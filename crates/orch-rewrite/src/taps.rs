@@ -10,11 +10,9 @@
 //!
 //! where `p` is zero outside of the image. Stands after the rewriting. Exact, but for the order in which floats are added up.
 
-use crate::prepare::{computed, rebuilt};
-use orch_interp::{EvalOptions, evaluate_node};
-use orch_ir::{
-    BinaryFn, ConvSpec, NodeId, PadMode, PrimGraph, PrimOp, ScalarFn, Shape, Tensor, TensorId, Window,
-};
+use crate::prepare::{computed, rebuilt, sliced, zero_padded};
+use crate::weights::Weights;
+use orch_ir::{BinaryFn, ConvSpec, NodeId, PrimGraph, PrimOp, ScalarFn, Shape, Tensor, TensorId, Window};
 
 /// Maps that leave half of the lanes of a vector idle and more.
 const MOST_MAPS: usize = 8;
@@ -90,25 +88,20 @@ impl SplitTaps<'_> {
     }
 
     /// Weights `[maps, channels, kernel ..]` as `[taps * maps, channels, what is left of the kernel ..]`.
-    fn weights(&self) -> Tensor {
-        let expected = "weights can be moved";
-        let moved = |op: PrimOp, tensor: &Tensor| {
-            let mut results = evaluate_node(&op, &[tensor], &EvalOptions::default()).expect(expected);
-            results.pop().expect("these have one result")
-        };
+    fn weights(&self, graph: &mut PrimGraph) -> TensorId {
         let rank = self.weight.shape().rank();
         let first = rank - self.dims;
-        let transposed =
-            moved(PrimOp::Transpose { perm: (first..rank).chain(0..first).collect() }, self.weight);
+        let perm = (first..rank).chain(0..first).collect();
         let mut shape = self.weight.shape()[..first].to_vec();
         shape[0] *= self.taps().len();
         shape.resize(rank, 1);
-        moved(PrimOp::Reshape { shape: shape.into() }, &transposed)
+        let transposed = Weights::Stored(self.weight.clone()).then(graph, PrimOp::Transpose { perm });
+        transposed.then(graph, PrimOp::Reshape { shape: shape.into() }).tensor(graph)
     }
 
     fn emit(&self, graph: &mut PrimGraph, x: TensorId) -> TensorId {
         let expected = "images of taps have the shapes of the convolution";
-        let weights = graph.add_constant(self.weights());
+        let weights = self.weights(graph);
         let mut window = self.window.clone();
         for dim in self.split() {
             (window.kernel[dim], window.dilations[dim], window.low[dim], window.high[dim]) = (1, 1, 0, 0);
@@ -124,8 +117,7 @@ impl SplitTaps<'_> {
             for (dim, at) in self.split().zip(tap) {
                 starts[2 + dim] = (self.window.dilations[dim] * at) as i64;
             }
-            let slice = PrimOp::Slice { starts, steps: vec![1; rank], sizes: self.shape.to_vec() };
-            let image = graph.add(slice, &[images]).expect(expected);
+            let image = sliced(graph, images, starts, self.shape.to_vec());
             let add = PrimOp::Map(ScalarFn::Binary(BinaryFn::Add));
             sum = Some(sum.map_or(image, |sum| graph.add(add, &[sum, image]).expect(expected)));
         }
@@ -143,16 +135,14 @@ impl SplitTaps<'_> {
         if low.iter().chain(&high).all(|&amount| amount == 0) {
             return images;
         }
-        let zero = graph.add_constant(Tensor::zeros(graph.dtype(images), Shape::from([])));
-        let pad = PrimOp::Pad { mode: PadMode::Constant, low, high };
-        graph.add(pad, &[images, zero]).expect("images can be padded")
+        zero_padded(graph, images, low, high)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orch_interp::evaluate;
+    use orch_interp::{EvalOptions, evaluate};
     use orch_ir::DType;
 
     fn numbers(shape: &[usize]) -> Tensor {

@@ -153,8 +153,8 @@ impl KernelFacts {
         // The thread with the most tasks ends last.
         let share = tasks.div_ceil(threads) as f64 / tasks as f64;
         let compute_us = share * self.compute_us_core(machine, threads) / scaling(machine, threads);
-        let memory_us = self.memory_us(machine, threads as f64, share);
         let streamed_us = self.streamed_us(machine, threads as f64);
+        let memory_us = self.memory_us(machine, threads as f64, share, streamed_us);
         let start_us = f64::from(self.launches) * START_BYTES / machine.memory_gbs_core * GIGA_TO_US;
         let launch_us = start_us
             + self.launch_us(if parallel { machine.launch_parallel_us } else { machine.launch_inline_us });
@@ -198,7 +198,7 @@ impl KernelFacts {
     }
 
     /// Time to move data: what the busiest core takes, or what the memory takes for all.
-    fn memory_us(&self, machine: &MachineModel, threads: f64, share: f64) -> f64 {
+    fn memory_us(&self, machine: &MachineModel, threads: f64, share: f64, streamed_us: f64) -> f64 {
         let passed = self.bytes_read as f64 + WRITE_PASSES * self.bytes_written as f64;
         let near = Distance::of((self.bytes_read + self.bytes_written) as f64 / threads, machine, threads);
         let near = Distance { beyond_l1: 1.0, ..near };
@@ -209,7 +209,7 @@ impl KernelFacts {
             + constant_bytes * Distance::MEMORY.seconds_per_gb(machine)
             + self.bytes_reread as f64 * reuse_distance.seconds_per_gb(machine);
         let constants = constant_bytes / memory_gbs(machine, threads) * GIGA_TO_US;
-        (share * core * GIGA_TO_US).max(self.streamed_us(machine, threads) + constants)
+        (share * core * GIGA_TO_US).max(streamed_us + constants)
     }
 
     /// Time to move between memory and so many cores what other kernels hand over or take and L3 does not keep. Nothing hides it: operands

@@ -33,6 +33,9 @@ const SCALAR_PRODUCTS: f64 = 0.4;
 const FULL_ROWS: RowAlignment = RowAlignment { kept: 2, wanted: 4, least_flops: 1e9 };
 const HALF_ROWS: RowAlignment = RowAlignment { kept: 8, wanted: 8, least_flops: 1e8 };
 
+/// Pixels of images from which on convolutions to few maps are split by tap: of fewer, one more kernel is modelled to cost what is gained.
+const SPLIT_PIXELS: usize = 1 << 15;
+
 /// Channels of half precision that are read 16 bytes at a time.
 const HALF_CHANNELS: ChannelAlignment =
     ChannelAlignment { multiple: 8, least_flops: 1e8, least_sparse_flops: 5e8 };
@@ -71,9 +74,6 @@ impl Cuda {
         storage(graph, layouts, half)
     }
 }
-
-/// Pixels of images from which on convolutions to few maps are split by tap: of fewer, one more kernel is modelled to cost what is gained.
-const SPLIT_PIXELS: usize = 1 << 15;
 
 impl Planner for Cuda {
     fn info(&self) -> &TargetInfo {
