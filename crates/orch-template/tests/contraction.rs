@@ -18,7 +18,8 @@ use orch_thread::cta::SWIZZLE_ROW;
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::passes::defer_grid_wait::defer_grid_wait;
 use orch_thread::target::{SM_90, X86_64_V3, X86_64_V4};
-use orch_thread::{BufferData, CpuTarget, ExecOptions, interpret, parse_thread, validate_thread};
+use orch_thread::{BufferData, CpuTarget, ExecOptions, Report, interpret, parse_thread, validate_thread};
+use std::collections::BTreeSet;
 use support::square_window;
 
 /// Most multiply-adds of a product that is tested with every operand precision.
@@ -189,6 +190,11 @@ impl Case {
     }
 
     fn run_kernel(&self, block: &BlockProgram, kernel: &Kernel, what: &str) -> Vec<f64> {
+        self.interpreted(block, kernel, what).0
+    }
+
+    /// What a kernel computes, and what the interpreter noticed.
+    fn interpreted(&self, block: &BlockProgram, kernel: &Kernel, what: &str) -> (Vec<f64>, Report) {
         let value = |tensor: TensorId| {
             let given = self.graph.inputs.iter().position(|(_, input)| *input == tensor);
             given.map(|i| &self.inputs[i]).or_else(|| self.graph.constant(tensor)).cloned()
@@ -215,7 +221,8 @@ impl Case {
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         let output = output.expect("a kernel writes something");
         assert_eq!(report.unwritten[output], 0, "{what} leaves elements unwritten");
-        buffers[output].to_tensor([buffers[output].elems()]).expect("as many elements").to_f64()
+        let values = buffers[output].to_tensor([buffers[output].elems()]).expect("as many elements").to_f64();
+        (values, report)
     }
 }
 
@@ -524,6 +531,49 @@ fn large_operands_of_skinny_gemms_are_prefetched() {
         assert_eq!(schedule.block_k == 64, is_blocked, "{what}");
         let got = case.run_kernel(&block, &kernel, &what);
         compare(&expected, &got, &layout, 1e-4, &what);
+    }
+}
+
+/// Of a constant in panels, register tiles prefetch all of the next panel while they multiply by theirs, a part each.
+#[test]
+fn panels_of_constants_are_prefetched_while_the_one_before_is_multiplied() {
+    let small = CpuTarget { l1_bytes: 4 << 10, l2_bytes: 32 << 10, ..X86_64_V4 };
+    let small_v3 = CpuTarget { l1_bytes: 2 << 10, l2_bytes: 8 << 10, ..X86_64_V3 };
+    for (target, m, n, k) in [
+        (X86_64_V4, 40, 200, 20),
+        (X86_64_V4, 128, 200, 36),
+        (small_v3, 128, 100, 36),
+        // Rows in tiles of two heights; a K dimension of several chains; one in blocks.
+        (X86_64_V4, 77, 200, 36),
+        (X86_64_V4, 40, 200, 700),
+        (small, 64, 192, 700),
+    ] {
+        let mut case = Case::new();
+        let x = case.input(&[m, k]);
+        let w = case.constant(&[k, n]);
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        let (block, _, _) = case.built(y);
+        let form = ContractionForm::of(&block).unwrap_or_else(|error| panic!("{error}"));
+        let staging = staging(&block, &form, CpuMathUnit::Fma);
+        let extents = GemmShape::of(&block, &form);
+        let schedule = CpuContractionSchedule::candidates(extents, staging, target.lanes(4), &target, 1)[0];
+        let what = format!("{m} x {n} x {k} {schedule:?}");
+        let kernel = lower(&block, &schedule, &target).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let packed = (kernel.bindings.iter().position(|binding| matches!(binding, Binding::Packed(_))))
+            .unwrap_or_else(|| panic!("{what}: no packed constant"));
+        let Binding::Packed(constant) = &kernel.bindings[packed] else { unreachable!() };
+        let (panel, elems) = (constant.k_extent * constant.width, constant.elems());
+        let line = 16;
+        let lines: BTreeSet<usize> = (case.interpreted(&block, &kernel, &what).1.prefetched.iter())
+            .filter(|(buffer, _)| buffer.index() == packed)
+            .map(|&(_, offset)| offset as usize / line)
+            .collect();
+        assert!(constant.panels() > 1, "{what}");
+        let missed = (panel / line..elems / line).filter(|at| !lines.contains(at)).count();
+        assert_eq!(missed, 0, "{what}");
+        // Nothing before the second panel, and little past the panel that follows the last one.
+        let (first, last) = (lines.first().unwrap() * line, lines.last().unwrap() * line);
+        assert!(first >= panel - line && last <= elems + 2 * panel, "{what}: {first} to {last} of {elems}");
     }
 }
 

@@ -24,8 +24,9 @@ pub use crate::interp::memory::BufferData;
 use crate::interp::memory::Memory;
 use crate::program::{Stmt, TaskGroups, ThreadProgram};
 use orch_compute::expr::scalar::{self, Number};
-use orch_compute::expr::{Const, Expr, ExprId, VarId};
+use orch_compute::expr::{BufferId, Const, Expr, ExprId, VarId};
 use orch_ir::{BinaryFn, DType, ReduceOp};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Limits of a run.
@@ -52,6 +53,8 @@ pub struct Report {
     pub stores: u64,
     /// For each global buffer, how many elements of an output were never written (0 for inputs).
     pub unwritten: Vec<usize>,
+    /// Elements whose cache lines were prefetched.
+    pub prefetched: BTreeSet<(BufferId, i64)>,
 }
 
 /// Runs a program on its global buffers, which are updated in place when it succeeds.
@@ -210,7 +213,11 @@ impl ThreadInterpreter<'_> {
                 self.run(if taken { then } else { otherwise })
             }
             // A hint may point anywhere, but its address is computed.
-            Stmt::Prefetch { buffer: _, offset } => self.eval(*offset).map(|_| ()),
+            Stmt::Prefetch { buffer, offset } => {
+                let offset = self.eval_index(*offset)?;
+                self.report.prefetched.insert((*buffer, offset));
+                Ok(())
+            }
             Stmt::Amx(stmt) => self.tile_stmt(stmt),
             Stmt::Cta(stmt) => Err(ExecError::Undefined { node: format!("{stmt:?} without a cta") }),
         }

@@ -57,13 +57,13 @@ pub(super) fn emit_sum(
         let at = TermsAt { panel, rows: &of_rows, stride: lines.term_stride, run };
         let multiply = emit_run(ctx, tile, vectors, &accumulators[rows.clone()], &at, runs.of_run());
         let Some(guard) = lines.row_guard else {
-            chain = vec![multiply];
+            chain = multiply;
             break;
         };
         let (low, high) = (at_row(ctx, guard, rows.start), at_row(ctx, guard, rows.end - 1));
         let both = ctx.program.exprs.and(low, high);
         let condition = simplify(&mut ctx.program.exprs, both);
-        chain = only_if(ctx, condition, vec![multiply], chain);
+        chain = only_if(ctx, condition, multiply, chain);
     }
     inner.extend(chain);
     let inner = match lines.line_guard {

@@ -162,7 +162,7 @@ fn emit_sum(
     let TermLoops { outer, run, stride } = rows.terms.clone();
     if outer.is_empty() {
         let at = TermsAt { panel: (panel_buffer, panel_base, panel_stride), rows: &rows, stride, run };
-        out.push(emit_run(ctx, tile, vectors, accumulators, &at, (start, end)));
+        out.extend(emit_run(ctx, tile, vectors, accumulators, &at, (start, end)));
         return out;
     }
     let runs = Runs::of(ctx, (start, end), run, outer.iter().map(|(extent, _)| extent).product());
@@ -187,7 +187,7 @@ fn emit_sum(
     let panel_line = bind_offset(ctx, "b_run", panel_line, &mut body);
     let of_run = RowAddresses { buffer: rows.buffer, bases, terms: rows.terms.clone() };
     let at = TermsAt { panel: (panel_buffer, panel_line, panel_stride), rows: &of_run, stride, run };
-    body.push(emit_run(ctx, tile, vectors, accumulators, &at, runs.of_run()));
+    body.extend(emit_run(ctx, tile, vectors, accumulators, &at, runs.of_run()));
     out.extend(runs.walk(body));
     out
 }

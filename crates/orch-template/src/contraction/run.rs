@@ -1,11 +1,11 @@
 //! The loop over a run of terms of a register tile, whose rows are at constant distances from each other's.
 
-use super::address::RowAddresses;
+use super::address::{RowAddresses, bind_offset};
 use super::emitter::{ContractionEmitter, RegisterTile, prefix_mask};
 use super::operand::PanelsFrom;
 use orch_compute::expr::{BufferId, ExprId, Exprs, Type, VarId};
 use orch_compute::simplify::simplify;
-use orch_thread::program::{LoopKind, PREFETCH_PANELS, Stmt};
+use orch_thread::program::{CACHE_LINE, LoopKind, PREFETCH_PANELS, Stmt};
 
 /// The runs of terms that have terms of a part of K.
 pub(super) struct Runs {
@@ -85,9 +85,11 @@ pub(super) fn emit_run(
     accumulators: &[Vec<VarId>],
     at: &TermsAt<'_>,
     (start, end): (ExprId, ExprId),
-) -> Stmt {
+) -> Vec<Stmt> {
     let (panel_buffer, panel_base, panel_stride) = at.panel;
     let rows = at.rows;
+    let mut out = Vec::new();
+    let next = next_panel(ctx, tile, (accumulators.len(), vectors), at.panel, (start, end), &mut out);
     let (k_var, k) = ctx.program.exprs.fresh_index("k", at.run);
     let ty = Type::vector(ctx.sum_type, ctx.lanes);
     let mut body = Vec::new();
@@ -96,6 +98,7 @@ pub(super) fn emit_run(
     let panel_line = exprs.add2(panel_base, panel_line);
     let row_line = exprs.mul_const(k, at.stride);
     body.extend(ahead(ctx, vectors, (panel_buffer, panel_line, panel_stride)));
+    body.extend(next.into_iter().flat_map(|next| next.prefetches(ctx, panel_buffer, k)));
     let exprs = &mut ctx.program.exprs;
     let mut loaded = Vec::new();
     let columns: Vec<ExprId> = (0..vectors)
@@ -147,7 +150,8 @@ pub(super) fn emit_run(
     let exprs = &ctx.program.exprs;
     let is_whole = is_whole_runs(exprs, (start, end), at.run, at.run);
     let kind = if is_whole && at.run <= UNROLLED_ITERATIONS { LoopKind::Unroll } else { LoopKind::Serial };
-    Stmt::For { var: k_var, start, end, step: 1, kind, body }
+    out.push(Stmt::For { var: k_var, start, end, step: 1, kind, body });
+    out
 }
 
 /// Iterations of K in a run, at most, that are written one after the other: a loop over so few costs as much as one of them.
@@ -171,6 +175,73 @@ fn ahead(
     };
     let first = ctx.program.exprs.add_const(line, distance);
     Stmt::prefetches(&mut ctx.program.exprs, (buffer, ctx.operand_type), first, vectors * ctx.lanes)
+}
+
+/// Tiles of rows that meet a panel, at most, if its first one's wait counts.
+const MOST_TILES: usize = 64;
+
+/// What a register tile prefetches of the panel after its own: for each term, some neighbouring elements.
+struct NextPanel {
+    /// Those of term 0.
+    first: ExprId,
+    /// How many for each term.
+    elems: usize,
+}
+
+impl NextPanel {
+    fn prefetches(self, ctx: &mut ContractionEmitter<'_>, buffer: BufferId, k: ExprId) -> Vec<Stmt> {
+        let exprs = &mut ctx.program.exprs;
+        let of_term = exprs.mul_const(k, self.elems as i64);
+        let first = exprs.add2(self.first, of_term);
+        let lines = (0..self.elems).step_by(CACHE_LINE / ctx.operand_type.size_bytes());
+        lines.map(|elem| Stmt::Prefetch { buffer, offset: exprs.add_const(first, elem as i64) }).collect()
+    }
+}
+
+/// The part of the next panel of a packed constant that a register tile prefetches: constants are read once in a run of a model, so
+/// that the first tile of each panel would wait for memory, which hardware prefetches only up to the end of a page. The tiles of rows
+/// that meet a panel share the work evenly. A product of 128 rows by 768 x 3072 elements reaches 98 % of a Zen 5 core with it, 90 %
+/// without.
+fn next_panel(
+    ctx: &mut ContractionEmitter<'_>,
+    tile: &RegisterTile,
+    (rows, vectors): (usize, usize),
+    (_, base, stride): (BufferId, ExprId, i64),
+    (start, end): (ExprId, ExprId),
+    out: &mut Vec<Stmt>,
+) -> Option<NextPanel> {
+    let PanelsFrom::Packed(packed) = &ctx.panels else { return None };
+    let (schedule, width) = (ctx.schedule, ctx.width());
+    let panel_elems = (packed.k_extent * width) as i64;
+    let (first_row, block_rows) = match schedule.block_panels {
+        1 => (tile.block_row, schedule.block_rows),
+        _ => (tile.task_row, schedule.task_rows),
+    };
+    let tiles = (block_rows / schedule.rows).min(schedule.row_split(ctx.extents.m).strips());
+    let elems = width.div_ceil(tiles);
+    let lines = (elems * ctx.operand_type.size_bytes()).div_ceil(CACHE_LINE);
+    let is_free = rows + vectors + lines <= rows * vectors;
+    let is_last = tile.columns < width || packed.panels() == 1;
+    if schedule.rows_outer || is_last || tiles > MOST_TILES || !is_free {
+        return None;
+    }
+    let exprs = &mut ctx.program.exprs;
+    let row = exprs.sub(tile.first_row, first_row);
+    // Tiles after the full ones begin up to `rows - 1` rows earlier than full ones would.
+    let row = exprs.add_const(row, schedule.rows as i64 - 1);
+    let tile_rows = exprs.index(schedule.rows as i64);
+    let number = exprs.floor_div(row, tile_rows);
+    // Tile t of T begins where t / T of the elements are before it: at `t * width / T` elements for each of the terms.
+    let (share, all_tiles) = (exprs.mul_const(number, width as i64), exprs.index(tiles as i64));
+    let share = exprs.floor_div(share, all_tiles);
+    let terms = exprs.sub(end, start);
+    let before = exprs.mul(share, terms);
+    // Terms count from the start of the run.
+    let skipped = exprs.mul_const(start, stride - elems as i64);
+    let place = exprs.add2(before, skipped);
+    let next = exprs.add_const(base, panel_elems);
+    let first = exprs.add2(next, place);
+    Some(NextPanel { first: bind_offset(ctx, "next_panel", first, out), elems })
 }
 
 /// A panel that lies in an argument ends where the argument does, so its last vector is masked.
