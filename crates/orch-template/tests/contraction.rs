@@ -694,6 +694,8 @@ fn gradients_of_weights_read_channels_side_by_side() {
     let (block, expected, layout) = case.built(dw);
     let form = gpu::form_of(&block).expect("a contraction");
     assert_eq!(gpu::access_bytes(&block, &form), [16, 16]);
+    // Results of neighbouring columns, channels, are the windows of all maps apart: of each sector 30 bytes are not the result's.
+    assert_eq!(gpu::unused_stored_bytes(&block, &form), 30 * (channels * maps * 9) as u64);
     let schedules = gpu::schedules(&block, &SM_90, OperandPrecision::F16, usize::MAX);
     let schedule = schedules.iter().find(|schedule| schedule.wgmma).expect("a schedule of wgmma");
     let kernel = gpu::lower(&block, schedule, OperandPrecision::F16).expect("its own schedule");
@@ -719,6 +721,7 @@ fn gradients_of_images_read_reversed_weights() {
     let (block, expected, layout) = case.built(dx);
     let form = gpu::form_of(&block).expect("a contraction");
     assert_eq!(gpu::access_bytes(&block, &form), [16, 16]);
+    assert_eq!(gpu::unused_stored_bytes(&block, &form), 0, "pixels are side by side");
     case.check_on_gpu(&block, &expected, &layout, "gradient of an image");
 }
 

@@ -462,7 +462,11 @@ mod tests {
             let mut fast = slow.clone();
             match which {
                 0 => fast.memory_gbs_core *= 2.0,
-                1 => fast.memory_gbs_all *= 2.0,
+                // Of what a core reads, it writes the share that all cores do.
+                1 => {
+                    fast.memory_gbs_all *= 2.0;
+                    fast.memory_write_gbs_all *= 2.0;
+                }
                 2 => fast.l1_gbs_core *= 2.0,
                 3 => fast.l2_bytes *= 2,
                 4 => fast.launch_parallel_us /= 2.0,

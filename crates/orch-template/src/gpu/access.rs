@@ -16,7 +16,7 @@ pub(super) const WIDEST: usize = 16;
 pub(super) const SHORT_RUN: f64 = 24.0;
 
 /// Bytes of a sector, the smallest transaction of DRAM and L2.
-const SECTOR: usize = 32;
+pub(super) const SECTOR: usize = 32;
 
 /// Cost of an access to a cache, relative to DRAM.
 const CACHED: f64 = 0.1;

@@ -47,6 +47,6 @@ pub use convolution::ConvolutionForm;
 pub use image::{SpatialDim, StridedImage};
 pub use lower::lower;
 pub use product::{MatrixProductForm, StorageOrder, StridedMatrix};
-pub use runs::access_bytes;
+pub use runs::{access_bytes, unused_stored_bytes};
 pub use schedule::GpuContractionSchedule;
 pub use unit::MathUnit;

@@ -5,7 +5,8 @@ use super::unit::MathUnit;
 use crate::contraction::ContractionForm;
 use crate::contraction::linear::{plain_read, read_offsets};
 use crate::contraction::operand::FlatAxes;
-use crate::gpu::cta::WIDEST_BYTES;
+use crate::gpu::access::SECTOR;
+use crate::gpu::cta::{WIDEST_BYTES, stores_of};
 use orch_compute::block::{ArgRole, BlockProgram};
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{ArgId, ExprId, Exprs, VarId};
@@ -112,6 +113,32 @@ pub fn access_bytes(block: &BlockProgram, form: &ContractionForm) -> [u64; 2] {
         let widest = along(&mut operand, k);
         (if widest < WIDEST_BYTES { widest.max(along(&mut operand, row)) } else { widest }) as u64
     })
+}
+
+/// Bytes of sectors that stores transfer beside the results, where those of neighbouring columns do not lie side by side: a gradient of
+/// weights `[o, c, r, s]` whose rows are `r s c` and whose columns are `o`.
+pub fn unused_stored_bytes(block: &BlockProgram, form: &ContractionForm) -> u64 {
+    let mut exprs = block.exprs.clone();
+    let mut simplifier = Simplifier::new();
+    let mut unused = 0;
+    for (arg, offset, _) in stores_of(block, &mut exprs, &[]) {
+        let (size, elems) = (block.arg(arg).dtype.size_bytes(), block.arg(arg).shape.elems());
+        // Elements side by side, and how far from the next ones these are.
+        let (mut run, mut apart) = (1, None);
+        for &axis in form.n.iter().rev().filter(|&&axis| block.extent(axis) > 1) {
+            match simplifier.stride(&mut exprs, offset, axis).map(i64::unsigned_abs) {
+                Some(stride) if stride == run => run *= block.extent(axis) as u64,
+                stride => {
+                    apart = Some(stride.unwrap_or(u64::MAX));
+                    break;
+                }
+            }
+        }
+        let [run, apart] = [run, apart.unwrap_or(run)].map(|count| count.saturating_mul(size as u64));
+        let transferred = apart.min(SECTOR as u64).max(run);
+        unused += elems as u64 * size as u64 * (transferred - run) / run;
+    }
+    unused
 }
 
 /// Bytes, up to 16, by which the starts of an argument's rows are aligned.

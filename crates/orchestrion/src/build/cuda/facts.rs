@@ -6,7 +6,7 @@ use orch_ir::DType;
 use orch_template::contraction::{ContractionForm, GemmShape};
 use orch_template::gpu;
 use orch_template::gpu::attention::AttentionForm;
-use orch_template::gpu::contraction::{access_bytes, form_of};
+use orch_template::gpu::contraction::{access_bytes, form_of, unused_stored_bytes};
 use orch_thread::OperandPrecision;
 use orch_tune::gpu::{ArithmeticUnit, AttentionCost, GemmCost, GpuKernelCost};
 
@@ -141,6 +141,7 @@ fn product(block: &BlockProgram, form: &ContractionForm, operands: OperandPrecis
         access_bytes: access_bytes(block, form),
         operand_ops: pair.map(|operand| computing(block, operand, unit)),
         operand_pieces: pair.map(|operand| pieces(block, operand)),
+        unused_stored_bytes: unused_stored_bytes(block, form),
     }
 }
 
