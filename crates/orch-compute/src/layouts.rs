@@ -11,6 +11,7 @@
 
 use crate::alone::stands_alone;
 use crate::layout::Layout;
+use orch_ir::permutation::exchanges_first_two;
 use orch_ir::{NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, Shape, TensorId};
 use std::collections::BTreeMap;
 
@@ -44,7 +45,7 @@ fn copy_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
     };
     let is_exchanged = |&reader: &NodeId| {
         let node = graph.node(reader);
-        let is_exchange = matches!(&node.op, PrimOp::Transpose { perm } if exchanges_first(perm));
+        let is_exchange = matches!(&node.op, PrimOp::Transpose { perm } if exchanges_first_two(perm));
         is_exchange && weights[node.outputs[0].index()][0]
     };
     let layout = |copy: TensorId| {
@@ -87,7 +88,7 @@ fn convolved_only(graph: &PrimGraph, consumers: &[Vec<NodeId>], operand: usize) 
             match &node.op {
                 PrimOp::Conv(_) => node.inputs[operand] == tensor && node.inputs[1 - operand] != tensor,
                 PrimOp::Transpose { perm } => {
-                    exchanges == 1 && exchanges_first(perm) && only[node.outputs[0].index()][0]
+                    exchanges == 1 && exchanges_first_two(perm) && only[node.outputs[0].index()][0]
                 }
                 PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Concat { .. } => {
                     only[node.outputs[0].index()][exchanges]
@@ -100,11 +101,6 @@ fn convolved_only(graph: &PrimGraph, consumers: &[Vec<NodeId>], operand: usize) 
             .map(|exchanges| !readers.is_empty() && readers.iter().all(|reader| is_read(reader, exchanges)));
     }
     only
-}
-
-/// True for the order of dimensions that exchanges the first two.
-fn exchanges_first(perm: &[usize]) -> bool {
-    perm.len() > 2 && perm[..2] == [1, 0] && perm.iter().enumerate().skip(2).all(|(dim, &from)| dim == from)
 }
 
 /// Channels of which a multiple is read by the widest accesses: 16 bytes of half precision.

@@ -13,6 +13,7 @@ pub mod infer;
 pub mod message;
 mod opaque;
 mod operator;
+pub mod permutation;
 mod primitive;
 mod recurrence;
 mod scalar;

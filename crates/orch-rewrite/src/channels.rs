@@ -15,6 +15,7 @@
 
 use crate::prepare::{computed, rebuilt, sliced, zero_padded};
 use crate::weights::Weights;
+use orch_ir::permutation::exchanges_first_two;
 use orch_ir::{ConvSpec, NodeId, PrimGraph, PrimOp, TensorId};
 
 /// Which convolutions have zeros beside their channels.
@@ -70,8 +71,7 @@ fn beside(rank: usize, missing: usize) -> (Vec<usize>, Vec<usize>) {
 fn exchanged_image(graph: &PrimGraph, id: NodeId) -> Option<TensorId> {
     let exchange = graph.node(graph.producer(*graph.node(id).inputs.first()?)?);
     let PrimOp::Transpose { perm } = &exchange.op else { return None };
-    let is_exchange = perm.len() > 2 && perm[..2] == [1, 0] && perm[2..].iter().copied().eq(2..perm.len());
-    is_exchange.then_some(exchange.inputs[0])
+    exchanges_first_two(perm).then_some(exchange.inputs[0])
 }
 
 /// The channels that the image of a convolution, or what it is an exchange of, lacks to a multiple, if it is to have them.

@@ -9,7 +9,7 @@
 //! whole tensor. Its readers read the output instead, which costs them nothing if both are the same bytes.
 
 use crate::prepare::{computed, rebuilt};
-use crate::rules::transpose;
+use orch_ir::permutation;
 use orch_ir::{NodeId, PrimGraph, PrimNode, PrimOp, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +58,7 @@ pub fn read_outputs(graph: &PrimGraph, is_same_bytes: impl Fn(&PrimNode) -> bool
 /// What makes the operand of a view of it; `None` of other primitives.
 fn inverse(graph: &PrimGraph, view: &PrimNode) -> Option<PrimOp> {
     match &view.op {
-        PrimOp::Transpose { perm } => Some(PrimOp::Transpose { perm: transpose::inverse(perm) }),
+        PrimOp::Transpose { perm } => Some(PrimOp::Transpose { perm: permutation::inverse(perm) }),
         PrimOp::Reshape { .. } => Some(PrimOp::Reshape { shape: graph.shape(view.inputs[0]).clone() }),
         _ => None,
     }

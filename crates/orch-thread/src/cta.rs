@@ -37,6 +37,8 @@ pub use crate::swizzle::{SWIZZLE_ALIGNMENT, SWIZZLE_ROW, swizzled, swizzled_offs
 pub const WARP: usize = 32;
 /// Warps of a warp group, which issue `wgmma` together.
 pub const WARP_GROUP: usize = 4;
+/// Rows of a warp group's tile: M of [`CtaStmt::Wgmma`].
+pub const WARP_GROUP_ROWS: usize = 64;
 /// Largest N of [`CtaStmt::Wgmma`].
 pub const MAX_WGMMA_N: usize = 256;
 /// Largest K of [`CtaStmt::Wgmma`].

@@ -6,6 +6,7 @@ use super::index::{Addressed, taken};
 use super::{Applied, Rule, one, rule};
 use crate::call::Call;
 use crate::emit::{Emitter, Val, checked, invalid, unsupported, wide};
+use orch_ir::permutation::inverse;
 use orch_ir::{Attribute, DType};
 
 /// The rules of this family.
@@ -45,9 +46,7 @@ fn index_put(emitter: &mut Emitter, call: &Call) -> Applied {
     let form = checked(order.iter().map(|&dim| extents[dim]).collect())?;
     let values = emitter.cast(values, x.dtype);
     let values = emitter.expand(&values, &form)?;
-    let mut inverse = vec![0; order.len()];
-    order.iter().enumerate().for_each(|(position, &dim)| inverse[dim] = position);
-    let updates = emitter.transpose(&values, &inverse)?;
+    let updates = emitter.transpose(&values, &inverse(&order))?;
     let result = if flat.shape.elems() == 0 || updates.shape.elems() == 0 {
         flat.clone()
     } else {
@@ -55,9 +54,7 @@ fn index_put(emitter: &mut Emitter, call: &Call) -> Applied {
     };
     let dims: Vec<usize> = addressed.perm.iter().map(|&dim| x.shape[dim]).collect();
     let turned = emitter.reshape(&result, dims)?;
-    let mut inverse = vec![0; x.rank()];
-    addressed.perm.iter().enumerate().for_each(|(position, &dim)| inverse[dim] = position);
-    one(emitter.transpose(&turned, &inverse)?)
+    one(emitter.transpose(&turned, &inverse(&addressed.perm))?)
 }
 
 /// One value wherever the mask, over leading dimensions, is true.

@@ -4,6 +4,7 @@ use super::algebra::{LOOP, WHOLE};
 use super::tile::{Atom, Dim, Origin, Sketch, SketchStep, Source, TileOp};
 use crate::graph::{MuGraph, Node, TensorId};
 use crate::op::{Op, elems};
+use orch_thread::cta::WARP_GROUP_ROWS;
 use serde::{Deserialize, Serialize};
 
 /// Most counts that are tried for an index: those of a power of two, and of three times one, all.
@@ -12,8 +13,6 @@ const MOST_DIVISORS: usize = 24;
 const STREAM_TERMS: usize = 128;
 /// How many times as long bytes take that one kernel stores and the next one loads: all move at once, at its end and at the start.
 const HANDED_ON: f64 = 2.0;
-/// Rows of a warp group (`m` of wgmma).
-const GROUP_ROWS: usize = 64;
 /// Columns of scores of which [`LatencyHiding`] says how long they take.
 const GROUP_COLUMNS: usize = 64;
 /// Most columns of an iteration of which it was measured.
@@ -48,7 +47,7 @@ struct Streaming {
     cores: usize,
 }
 
-/// How much of the latency of a loop of products and exponentials other warp groups of the SM hide. A warp group of [`GROUP_ROWS`]
+/// How much of the latency of a loop of products and exponentials other warp groups of the SM hide. A warp group of [`WARP_GROUP_ROWS`]
 /// rows waits for its product, then for its exponentials. Times are of [`GROUP_COLUMNS`] columns, as multiples of the time with
 /// enough warp groups on an SM.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -474,7 +473,7 @@ impl SearchDevice {
             let dims = &sketch.dims[at];
             let rows = dims.iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
             let suits = match &sketch.steps[*from] {
-                SketchStep::Op(TileOp::Matmul, _) => rows.is_multiple_of(GROUP_ROWS),
+                SketchStep::Op(TileOp::Matmul, _) => rows.is_multiple_of(WARP_GROUP_ROWS),
                 SketchStep::Op(TileOp::Sum(_), _) => true,
                 _ => false,
             };
@@ -495,7 +494,7 @@ impl SearchDevice {
         let is_product = |at: &usize| matches!(&sketch.steps[*at], SketchStep::Op(TileOp::Matmul, _));
         let scores = looped().find(is_product).filter(|_| looped().any(is_special))?;
         let rows = sketch.dims[scores].iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
-        let own = (rows / GROUP_ROWS).min(MOST_GROUPS);
+        let own = (rows / WARP_GROUP_ROWS).min(MOST_GROUPS);
         if own == 0 {
             return None;
         }
@@ -508,7 +507,7 @@ impl SearchDevice {
     /// The time in which an SM runs an iteration of each of `ctas` CTAs, whose loop computes products and exponentials of so many rows
     /// and columns of scores: as a multiple of that of one iteration where enough warp groups share the SM.
     pub fn iteration_time(&self, [rows, columns]: [usize; 2], ctas: usize) -> f64 {
-        let own = (rows / GROUP_ROWS).min(MOST_GROUPS);
+        let own = (rows / WARP_GROUP_ROWS).min(MOST_GROUPS);
         let hiding = self.waiting.filter(|_| own > 0).map_or(1.0, |waiting| waiting.of(columns, own * ctas));
         hiding * ctas as f64
     }
@@ -528,7 +527,7 @@ impl SearchDevice {
         let (sum, operand) = (self.partial_bytes, self.element_bytes);
         let row =
             extents.columns(scores) * (sum + operand) + further * sum + extents.columns(args[0]) * operand;
-        GROUP_ROWS * row + GROUP_REGISTER_BYTES
+        WARP_GROUP_ROWS * row + GROUP_REGISTER_BYTES
     }
 
     /// The loads that are streamed: right operands of skinny GEMMs whose accumulators stay in registers; and how many CTAs
@@ -543,7 +542,7 @@ impl SearchDevice {
             cores: 1,
         };
         let by_tma = Streaming {
-            rows: [usize::from(self.has_tma), MOST_GROUPS * GROUP_ROWS],
+            rows: [usize::from(self.has_tma), MOST_GROUPS * WARP_GROUP_ROWS],
             row_parts: 64,
             columns: 64,
             terms: 1024,

@@ -15,6 +15,7 @@ use crate::array::{Array, repeated, strides};
 use crate::eval::{EvalError, Site, evaluate};
 use crate::graph::{MuGraph, Node, TensorId};
 use crate::op::{Op, UnaryFn};
+use orch_ir::permutation::inverse;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -371,11 +372,7 @@ fn sources(op: &Op, shapes: &[&[usize]], marks: &Array<bool>, number: usize) -> 
             };
             Array::from_fn(own, |at| marks.data[place(at)])
         }
-        Op::Transpose(perm) => {
-            let mut inverse = vec![0; perm.len()];
-            perm.iter().enumerate().for_each(|(to, &from)| inverse[from] = to);
-            marks.transpose(&inverse)
-        }
+        Op::Transpose(perm) => marks.transpose(&inverse(perm)),
         Op::Reshape(_) => Array { shape: own.to_vec(), data: marks.data.clone() },
         Op::Slice { dim, start, len } => {
             let (_, extent, inner) = Array::<bool>::around(own, *dim);

@@ -3,6 +3,7 @@
 use crate::facts::splat;
 use crate::site::{Made, Site};
 use crate::{Numerics, Rule};
+use orch_ir::permutation::inverse;
 use orch_ir::{Contract, PrimOp, Shape, TensorId};
 
 /// The family.
@@ -63,13 +64,6 @@ fn transpose_of(site: &Site<'_>, id: TensorId) -> Option<(TensorId, Vec<usize>)>
     let made = site.maker(id)?;
     let PrimOp::Transpose { perm } = &*made.op else { return None };
     Some((made.inputs[0], perm.clone()))
-}
-
-/// The position of every dimension of the operand in the result of a transpose.
-pub(crate) fn inverse(perm: &[usize]) -> Vec<usize> {
-    let mut inverse = vec![0; perm.len()];
-    perm.iter().enumerate().for_each(|(position, &dim)| inverse[dim] = position);
-    inverse
 }
 
 fn contract_of_transpose(site: &mut Site<'_>) -> Option<TensorId> {

@@ -21,13 +21,13 @@ use super::reduce::ReductionState;
 use super::skinny::is_skinny_shape;
 use super::steps::{TileStep, TileSteps};
 use super::value::TileHome;
-use super::wgmma::WARP_GROUP_ROWS;
 use crate::graph::{Accumulation, BlockGraph};
 use crate::lower::CannotLower;
 use crate::op::{Op, ReduceFn};
 use crate::tiling::Stage;
 use orch_compute::{BufferId, ExprId, Type};
 use orch_ir::DType;
+use orch_thread::cta::WARP_GROUP_ROWS;
 use orch_thread::{CtaStmt, GpuTarget, Location, Scope, Stmt};
 
 /// Accumulators per vector of an exchange.

@@ -146,7 +146,7 @@ impl BlockEmitter<'_> {
     pub fn emit_gemm(&mut self, gemm: &TileGemm) {
         let stmts = match (self.mma_type(), self.wgmma_b_is_mn_major(gemm)) {
             (Some(MmaType::Tf32), _) => self.mma_tf32(gemm),
-            (Some(kind), Some(transposed)) => self.wgmma_stmts(gemm, kind, transposed),
+            (Some(kind), Some(b_is_mn_major)) => self.wgmma_stmts(gemm, kind, b_is_mn_major),
             (Some(kind), None) => self.mma_16bit(gemm, kind),
             (None, _) => self.fma_f32(gemm),
         };

@@ -135,7 +135,7 @@ impl BlockEmitter<'_> {
         let overlap = self.overlap.clone().filter(|overlap| overlap.gemm == from)?;
         let place = overlap.place?;
         let gemm = self.prepare_gemm(from, true);
-        let (kind, transposed) = (self.mma_type()?, self.wgmma_b_is_mn_major(&gemm)?);
+        let (kind, b_is_mn_major) = (self.mma_type()?, self.wgmma_b_is_mn_major(&gemm)?);
         if !matches!(gemm.a, OperandA::Registers(..)) {
             return None;
         }
@@ -147,7 +147,7 @@ impl BlockEmitter<'_> {
         let weights = self.location(weights, 0);
         let added = |this: &mut Self, gemm: &TileGemm, is_async: bool| {
             let zero = this.index(0);
-            this.wgmma_stmt(gemm, (kind, transposed), (zero, zero), (weights, is_async))
+            this.wgmma_stmt(gemm, (kind, b_is_mn_major), (zero, zero), (weights, is_async))
         };
 
         let before = self.program.exprs.add_const(self.iteration, -1);

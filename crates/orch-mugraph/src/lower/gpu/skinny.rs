@@ -17,11 +17,11 @@
 
 use super::split_iterations::with_shorter_iterations;
 use super::steps::{TileStep, TileSteps};
-use super::wgmma::{WARP_GROUP_ROWS, max_shared_a_k};
+use super::wgmma::max_shared_a_k;
 use crate::graph::{Accumulation, BlockGraph};
 use crate::op::Op;
 use crate::tiling::Stage;
-use orch_thread::cta::MAX_WGMMA_N;
+use orch_thread::cta::{MAX_WGMMA_N, WARP_GROUP_ROWS};
 
 /// K per iteration, preferred first.
 const PREFERRED_K: [usize; 2] = [128, 64];

@@ -10,6 +10,7 @@
 //! ([`iteration_time`](crate::search::cost::SearchDevice::iteration_time)). In the second one some CTAs of an SM are always at work, and
 //! only the sum of what they do counts, and the starts of as many blocks as the device holds at once.
 
+use orch_thread::cta::WARP_GROUP_ROWS;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -18,14 +19,12 @@ use std::collections::BinaryHeap;
 const EXPOSED_COLUMNS: usize = 256;
 /// The same of a persistent CTA, which loads the next block meanwhile.
 const PERSISTENT_EXPOSED_COLUMNS: usize = 64;
-/// Rows of a warp group (`m` of wgmma): a block of fewer starts and ends no sooner.
-const GROUP_ROWS: usize = 64;
 
 /// About as many iterations as take as long as what nothing overlaps with in a block, of so many rows and columns of scores: an iteration for
-/// the first product and the last one, and the block's start and end.
+/// the first product and the last one, and the block's start and end, which take no less where a warp group has fewer rows than it multiplies.
 pub(super) fn exposed_iterations([rows, columns]: [usize; 2], is_persistent: bool) -> f64 {
     let exposed = if is_persistent { PERSISTENT_EXPOSED_COLUMNS } else { EXPOSED_COLUMNS };
-    1.0 + (exposed * GROUP_ROWS.max(rows)) as f64 / (columns * rows) as f64
+    1.0 + (exposed * WARP_GROUP_ROWS.max(rows)) as f64 / (columns * rows) as f64
 }
 
 /// The blocks of a kernel.

@@ -12,7 +12,6 @@ use super::emitter::BlockEmitter;
 use super::steps::TileStep;
 use super::tma::TmaTile;
 use super::value::{SharedTile, TileHome};
-use super::wgmma::WARP_GROUP_ROWS;
 use crate::band::Band;
 use crate::graph::TensorId;
 use crate::lower::Stored;
@@ -20,6 +19,7 @@ use crate::op::Op;
 use crate::tiling::Stage;
 use orch_compute::ExprId;
 use orch_ir::DType;
+use orch_thread::cta::WARP_GROUP_ROWS;
 use orch_thread::{CtaStmt, Location, Scope, Stmt};
 
 /// Bytes of the widest vector access.

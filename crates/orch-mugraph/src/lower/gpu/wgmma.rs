@@ -8,7 +8,7 @@
 //! ```
 
 use super::emitter::BlockEmitter;
-use super::layout::{ColumnLayout, FRAGMENT_ROWS, FragmentLayout, RegisterSlot, RegisterTile, WarpGrid};
+use super::layout::{ColumnLayout, FragmentLayout, RegisterSlot, RegisterTile, WarpGrid};
 use super::mma::{GemmOperand, OperandA, TileGemm};
 use super::steps::{BlockTile, TileStep};
 use super::value::{SharedTile, TileHome};
@@ -16,7 +16,7 @@ use crate::op::Op;
 use crate::tiling::Stage;
 use orch_compute::{BufferId, ExprId};
 use orch_ir::DType;
-use orch_thread::cta::{MAX_WGMMA_K, MAX_WGMMA_N, SWIZZLE_ROW, WARP_GROUP, swizzled_offset};
+use orch_thread::cta::{MAX_WGMMA_K, MAX_WGMMA_N, SWIZZLE_ROW, WARP_GROUP, WARP_GROUP_ROWS, swizzled_offset};
 use orch_thread::{CtaStmt, Location, LoopKind, MmaType, Scope, Stmt};
 
 /// K of an A fragment.
@@ -27,9 +27,6 @@ const FRAGMENT_ELEMS: usize = 8;
 const MAX_REGISTERS: usize = 192;
 /// Most elements of a resident A per thread, two in a register.
 const MAX_RESIDENT_A: usize = 64;
-
-/// Rows that a warp group multiplies.
-pub(super) const WARP_GROUP_ROWS: usize = FRAGMENT_ROWS * WARP_GROUP;
 
 /// Whether warps share rows as wgmma requires: whole warp groups, each warp with rows of its own.
 pub(super) fn is_per_warp_group(rows: &WarpGrid) -> bool {
@@ -290,9 +287,9 @@ impl BlockEmitter<'_> {
     }
 
     /// Adds a product by wgmma, loading A fragments unless they are resident or in shared memory.
-    pub fn wgmma_stmts(&mut self, gemm: &TileGemm, kind: MmaType, b_transposed: bool) -> Vec<Stmt> {
+    pub fn wgmma_stmts(&mut self, gemm: &TileGemm, kind: MmaType, b_is_mn_major: bool) -> Vec<Stmt> {
         let at = gemm.acc.at.clone();
-        let (zero, kinds) = (self.index(0), (kind, b_transposed));
+        let (zero, kinds) = (self.index(0), (kind, b_is_mn_major));
         if let Some(tile) = self.shared_a_location(gemm) {
             return vec![self.wgmma_stmt(gemm, kinds, (zero, zero), (tile, gemm.is_async))];
         }
@@ -319,7 +316,7 @@ impl BlockEmitter<'_> {
     pub fn wgmma_stmt(
         &mut self,
         gemm: &TileGemm,
-        (ty, b_transposed): (MmaType, bool),
+        (ty, b_is_mn_major): (MmaType, bool),
         (lead, row_tile): (ExprId, ExprId),
         (a, is_async): (Location, bool),
     ) -> Stmt {
@@ -329,7 +326,17 @@ impl BlockEmitter<'_> {
         let slot =
             RegisterSlot { at: at.clone(), lead, row_tile, column_tile: zero, row_half: 0, column_half: 0 };
         let acc = Location { buffer: gemm.acc.buffer, offset: self.register_offset(&slot, &at) };
-        Stmt::Cta(CtaStmt::Wgmma { ty, acc, a, b, n: at.n(), k, a_transposed: false, b_transposed, is_async })
+        Stmt::Cta(CtaStmt::Wgmma {
+            ty,
+            acc,
+            a,
+            b,
+            n: at.n(),
+            k,
+            a_transposed: false,
+            b_transposed: b_is_mn_major,
+            is_async,
+        })
     }
 }
 
