@@ -8,7 +8,7 @@ use orchestrion::{Artifact, DType, Error, Model, Options, Shape, Tensor, npy};
 use std::path::{Path, PathBuf};
 
 /// Where the inputs of a run come from; those that are not given are generated.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug)]
 pub struct InputArguments {
     /// An input from a .npy or ONNX .pb file; inputs that are not given are generated
     #[arg(short, long = "input", value_name = "NAME=FILE", value_parser = parse_input)]
@@ -37,6 +37,30 @@ impl InputArguments {
     /// The files that tensors come from.
     pub fn files(&self, ports: &[Port]) -> Vec<PathBuf> {
         ports.iter().enumerate().filter_map(|(number, port)| self.file(number, port)).collect()
+    }
+
+    /// Whether all inputs are generated.
+    pub fn is_empty(&self) -> bool {
+        self.inputs.is_empty() && self.input_dir.is_none()
+    }
+
+    /// Notes which integers are generated, where times depend on them.
+    pub fn note_generated_integers(&self, ports: &[Port]) {
+        let is_integer = |port: &Port| {
+            DType::from_name(&port.dtype).is_some_and(|dtype| !dtype.is_float() && dtype != DType::Bool)
+        };
+        let generated = ports
+            .iter()
+            .enumerate()
+            .filter(|&(number, port)| is_integer(port) && self.file(number, port).is_none());
+        let names: Vec<String> = generated.map(|(_, port)| format!("`{}`", port.name)).collect();
+        if !names.is_empty() {
+            note_line(format_args!(
+                "integers of {} are generated, 0 and 1: what is gathered or scattered by them touches two places, which may take \
+                 less time than usual values or more; give them with --input",
+                names.join(", ")
+            ));
+        }
     }
 
     fn file(&self, number: usize, port: &Port) -> Option<PathBuf> {

@@ -272,13 +272,16 @@ fn compile_verify_and_run_report() {
 
 /// An input of the model as a file: zeros.
 fn image(folder: &Folder) -> &'static str {
-    let header = format!("{:<117}\n", "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 8, 8), }");
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend(u16::try_from(header.len()).unwrap().to_le_bytes());
-    bytes.extend(header.as_bytes());
-    bytes.extend([0; 4 * 8 * 8]);
-    std::fs::write(folder.0.join("image.npy"), bytes).unwrap();
+    std::fs::write(folder.0.join("image.npy"), npy("<f4", "(1, 1, 8, 8)", &[0; 4 * 8 * 8])).unwrap();
     "image.npy"
+}
+
+/// The file of an array.
+fn npy(dtype: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
+    let about = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}");
+    let header = format!("{about:<117}\n");
+    let length = u16::try_from(header.len()).unwrap().to_le_bytes();
+    [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), elements].concat()
 }
 
 #[test]
@@ -304,6 +307,32 @@ fn bench_prints_figures_and_serves() {
     }
     drop(requests);
     assert!(child.wait().unwrap().success(), "it ends with standard input");
+}
+
+/// Integers that nobody gives are 0 and 1; what times depend on them is said, and times with given ones are to be had.
+#[test]
+fn generated_integers_are_told() {
+    let folder = Folder::new("integers");
+    let table = GraphBuilder::new("g")
+        .input("ids", DType::I64, [6])
+        .input("table", DType::F32, [50, 8])
+        .node(node("Gather", ["table", "ids"], ["rows"]))
+        .output("rows")
+        .model(17);
+    std::fs::write(folder.0.join("table.onnx"), table.encode()).unwrap();
+    let ids = [49i64, 3, 17, 20, 0, 41].map(i64::to_le_bytes).concat();
+    std::fs::write(folder.0.join("ids.npy"), npy("<i8", "(6,)", &ids)).unwrap();
+    for command in
+        [&["explain", "table.onnx", "--measure"][..], &["bench", "table.onnx", "--seconds", "0.01"]]
+    {
+        for (inputs, is_told) in [(&[][..], true), (&["-i", "ids=ids.npy"], false)] {
+            let arguments = [command, inputs, &["--no-calibration", "-q"]].concat();
+            let output = folder.output(&arguments);
+            let notes = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{arguments:?}: {notes}");
+            assert_eq!(notes.contains("integers of `ids` are generated"), is_told, "{arguments:?}: {notes}");
+        }
+    }
 }
 
 #[test]

@@ -64,6 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         RunOptions { execution: arguments.launches, ..RunOptions::of(&options, arguments.threads) };
     let executable = Executable::load(data::artifact(&arguments.model, &options)?, run_options)?;
     let mut context = executable.context()?;
+    arguments.inputs.note_generated_integers(&context.manifest().inputs);
     let inputs = arguments.inputs.tensors(&context.manifest().inputs)?;
     let mut buffers = OutputBuffers::new(context.manifest())?;
     // A GPU has the inputs from the first run on.

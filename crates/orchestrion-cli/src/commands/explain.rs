@@ -34,9 +34,11 @@ pub struct Arguments {
     /// Print the source, in C or CUDA C++, of kernels whose name contains this
     #[arg(long, value_name = "NAME")]
     source: Option<String>,
-    /// Run the models on generated inputs and show what each step takes. Without it nothing of an .orc file is executed
+    /// Run the models and show what each step takes. Without it nothing of an .orc file is executed
     #[arg(long)]
     measure: bool,
+    #[command(flatten)]
+    inputs: data::InputArguments,
     /// As without --measure
     #[arg(long, hide = true, conflicts_with = "measure")]
     no_measure: bool,
@@ -57,6 +59,11 @@ const SCREEN_ROWS: usize = 16;
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Err(refusal) = check_outputs(arguments) {
         return refusal.report();
+    }
+    if !arguments.inputs.is_empty() && !arguments.measure {
+        return Err(Error::Input(
+            "inputs are read by runs: give --measure with --input or --input-dir".to_owned(),
+        ));
     }
     let dump_after = arguments.dump.option(None);
     let models = || std::iter::once(&arguments.model).chain(&arguments.against);
@@ -107,7 +114,7 @@ fn explained(path: &Path, arguments: &Arguments, options: &Options) -> Result<(R
     let (manifest, measured) = match arguments.measure && !arguments.no_measure {
         true => {
             let artifact = data::artifact(path, options)?;
-            (artifact.manifest.clone(), measured(artifact, options)?)
+            (artifact.manifest.clone(), measured(artifact, &arguments.inputs, options)?)
         }
         false => (data::manifest(path, options)?, Measurements::default()),
     };
@@ -115,11 +122,17 @@ fn explained(path: &Path, arguments: &Arguments, options: &Options) -> Result<(R
 }
 
 /// Runs an executable, if this machine can.
-fn measured(artifact: Artifact, options: &Options) -> Result<Measurements, Error> {
+fn measured(
+    artifact: Artifact,
+    inputs: &data::InputArguments,
+    options: &Options,
+) -> Result<Measurements, Error> {
     match Executable::load(artifact, RunOptions::of(options, options.threads)).and_then(|it| it.context()) {
         Ok(mut context) => {
             data::note_modelled_threads(context.manifest(), options.threads);
-            let inputs = data::InputArguments::default().tensors(&context.manifest().inputs)?;
+            let ports = &context.manifest().inputs;
+            inputs.note_generated_integers(ports);
+            let inputs = inputs.tensors(ports)?;
             report::measure(&mut context, &inputs)
         }
         // A plan can be read on machines that cannot run it.

@@ -153,6 +153,7 @@ fn arguments() {
     session.case("schedules where nothing is timed", "compile good.onnx --tune-schedules 16");
     session.case("times of here and of elsewhere", "compile good.onnx --tune --records records");
     session.case("a number of threads that is none", "run good.orc --threads some");
+    session.case("inputs for no run", "explain good.orc -i x=x.npy");
     session.case("a time that is none", "bench good.orc --seconds NaN");
     session.case("a time without end", "bench good.orc --seconds 1e300");
     session.case("no runs in a row", "bench good.orc --device-only --in-a-row 0");
