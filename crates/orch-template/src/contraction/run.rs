@@ -202,6 +202,11 @@ impl NextPanel {
 /// that the first tile of each panel would wait for memory, which hardware prefetches only up to the end of a page. The tiles of rows
 /// that meet a panel share the work evenly. A product of 128 rows by 768 x 3072 elements reaches 98 % of a Zen 5 core with it, 90 %
 /// without.
+///
+/// ```text
+/// terms start..end of panel p + 1, [term, column]:   | tile 0 | tile 1 | .. | tile T - 1 |
+/// tile t at term k prefetches from                   start * width + (t * width / T) * (end - start) + (k - start) * elems
+/// ```
 fn next_panel(
     ctx: &mut ContractionEmitter<'_>,
     tile: &RegisterTile,
@@ -231,7 +236,6 @@ fn next_panel(
     let row = exprs.add_const(row, schedule.rows as i64 - 1);
     let tile_rows = exprs.index(schedule.rows as i64);
     let number = exprs.floor_div(row, tile_rows);
-    // Tile t of T begins where t / T of the elements are before it: at `t * width / T` elements for each of the terms.
     let (share, all_tiles) = (exprs.mul_const(number, width as i64), exprs.index(tiles as i64));
     let share = exprs.floor_div(share, all_tiles);
     let terms = exprs.sub(end, start);
