@@ -499,6 +499,14 @@ fn long_reductions_are_split_into_k_blocks() {
     }
 }
 
+/// The schedule that the model prefers, on units that multiply and add, and its kernel.
+fn preferred(block: &BlockProgram, target: &CpuTarget) -> (CpuContractionSchedule, Kernel) {
+    let form = ContractionForm::of(block).unwrap_or_else(|error| panic!("{error}"));
+    let (extents, staging) = (GemmShape::of(block, &form), staging(block, &form, CpuMathUnit::Fma));
+    let schedule = CpuContractionSchedule::candidates(extents, staging, target.lanes(4), target, 1)[0];
+    (schedule, lower(block, &schedule, target).unwrap_or_else(|error| panic!("{schedule:?}: {error}")))
+}
+
 /// Skinny GEMMs whose large operand does not fit in the caches read it in K blocks and prefetch it, if it is an
 /// argument of the kernel.
 #[test]
@@ -519,12 +527,8 @@ fn large_operands_of_skinny_gemms_are_prefetched() {
         let w = if is_constant { case.constant(&[2, k, n]) } else { case.input(&[2, k, n]) };
         let y = case.add(PrimOp::Contract(Contract::matmul(1)), &[x, w]);
         let (block, expected, layout) = case.built(y);
-        let form = ContractionForm::of(&block).unwrap_or_else(|error| panic!("{error}"));
-        let staging = staging(&block, &form, CpuMathUnit::Fma);
-        let extents = GemmShape::of(&block, &form);
-        let schedule = CpuContractionSchedule::candidates(extents, staging, target.lanes(4), &target, 1)[0];
+        let (schedule, kernel) = preferred(&block, &target);
         let what = format!("{m} x {n} x {k} {schedule:?}");
-        let kernel = lower(&block, &schedule, &target).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(validate_thread(&kernel.program), Vec::<String>::new(), "{what}");
         let text = kernel.program.to_string();
         assert_eq!(text.contains("prefetch arg1["), is_prefetched, "{what}");
@@ -553,12 +557,8 @@ fn panels_of_constants_are_prefetched_while_the_one_before_is_multiplied() {
         let w = case.constant(&[k, n]);
         let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
         let (block, _, _) = case.built(y);
-        let form = ContractionForm::of(&block).unwrap_or_else(|error| panic!("{error}"));
-        let staging = staging(&block, &form, CpuMathUnit::Fma);
-        let extents = GemmShape::of(&block, &form);
-        let schedule = CpuContractionSchedule::candidates(extents, staging, target.lanes(4), &target, 1)[0];
+        let (schedule, kernel) = preferred(&block, &target);
         let what = format!("{m} x {n} x {k} {schedule:?}");
-        let kernel = lower(&block, &schedule, &target).unwrap_or_else(|error| panic!("{what}: {error}"));
         let packed = (kernel.bindings.iter().position(|binding| matches!(binding, Binding::Packed(_))))
             .unwrap_or_else(|| panic!("{what}: no packed constant"));
         let Binding::Packed(constant) = &kernel.bindings[packed] else { unreachable!() };

@@ -1,11 +1,8 @@
 //! Functions of the prelude around wgmma, one for each shape that a program uses.
 
 use crate::facts::cta_stmts;
-use orch_thread::cta::WARP_GROUP;
+use orch_thread::cta::WARP_GROUP_ROWS;
 use orch_thread::{CtaStmt, MmaType, Scope, ThreadProgram};
-
-/// M of a wgmma: m64.
-const M: usize = 16 * WARP_GROUP;
 
 /// A function of the prelude around a sequence of `wgmma.mma_async`, whose shapes and registers are spelled out in its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +80,7 @@ impl WgmmaFunction {
         };
         let mut inputs: Vec<String> = match a_in_registers {
             true => (0..4 * k_steps).map(|at| format!("\"r\"(a[{at}])")).collect(),
-            false => descriptors("at", M, a_transposed),
+            false => descriptors("at", WARP_GROUP_ROWS, a_transposed),
         };
         inputs.extend(descriptors("bt", n, b_transposed));
         let [a_leading_offset, b_leading_offset] =

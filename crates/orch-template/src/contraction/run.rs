@@ -205,7 +205,8 @@ impl NextPanel {
 ///
 /// ```text
 /// terms start..end of panel p + 1, [term, column]:   | tile 0 | tile 1 | .. | tile T - 1 |
-/// tile t at term k prefetches from                   start * width + (t * width / T) * (end - start) + (k - start) * elems
+/// tile t at term k prefetches `elems` elements from  start * width + (t * width / T) * (end - start) + (k - start) * elems
+///                                                    (counted from the panel's first element)
 /// ```
 fn next_panel(
     ctx: &mut ContractionEmitter<'_>,

@@ -1,6 +1,6 @@
 //! `wgmma` in the interpreter: what it accumulates, and which operands must not be written while it is in flight.
 
-use crate::cta::{CtaStmt, Location, MmaType, SWIZZLE_ALIGNMENT, WARP, WARP_GROUP, swizzled};
+use crate::cta::{CtaStmt, Location, MmaType, SWIZZLE_ALIGNMENT, WARP, WARP_GROUP_ROWS, swizzled};
 use crate::interp::cluster::Cluster;
 use crate::interp::fragment::{GROUP, a_element, operand};
 use crate::interp::in_flight::WgmmaInFlight;
@@ -21,7 +21,7 @@ impl ThreadInterpreter<'_> {
         else {
             return Ok(());
         };
-        let rows = 16 * WARP_GROUP;
+        let rows = WARP_GROUP_ROWS;
         let a_tile = match self.program.buffer(a.buffer).scope {
             Scope::Scratch => self.a_of_fragments(cluster, group, (ty, a), k_extent)?,
             _ => self.operand_tile(cluster, group, (ty, a), [rows, k_extent], a_transposed)?,
@@ -154,7 +154,7 @@ impl ThreadInterpreter<'_> {
         (ty, location): (MmaType, Location),
         k_extent: usize,
     ) -> Result<Vec<Vec<Number>>, ExecError> {
-        let mut rows = vec![vec![Number::Float(0.0); k_extent]; 16 * WARP_GROUP];
+        let mut rows = vec![vec![Number::Float(0.0); k_extent]; WARP_GROUP_ROWS];
         let held = self.fragment(cluster, group, location, k_extent / 2)?;
         for (thread, elems) in held.into_iter().enumerate() {
             let (warp, lane) = (thread / WARP, thread % WARP);

@@ -12,7 +12,7 @@ use crate::gpu::rank::varied;
 use orch_compute::block::{ArgRole, BlockProgram};
 use orch_compute::expr::{Expr, ExprId};
 use orch_thread::OperandPrecision;
-use orch_thread::cta::{SWIZZLE_ROW, WARP_GROUP};
+use orch_thread::cta::{SWIZZLE_ROW, WARP_GROUP_ROWS};
 use orch_thread::target::GpuTarget;
 
 /// The contraction of a block program, with rows as GPUs read them.
@@ -49,7 +49,7 @@ pub fn schedules(
     let extents = GemmShape::of(block, &form);
     let mut space: Vec<GpuContractionSchedule> = space(unit, target).collect();
     // A tile is less than a warp group's rows taller than the result.
-    let warp_group_m = 16 * WARP_GROUP;
+    let warp_group_m = WARP_GROUP_ROWS;
     space.retain(|schedule| schedule.block_m <= warp_group_m || schedule.block_m < extents.m + warp_group_m);
     // Without `wgmma` the model was fitted to kernels of either major dimension, and does not tell them apart.
     let mut b_major = Major::K;

@@ -5,7 +5,7 @@ use super::space::WIDE_N;
 use super::unit::MathUnit;
 use crate::contraction::GemmShape;
 use orch_ir::DType;
-use orch_thread::cta::{MmaType, SWIZZLE_ROW, WARP_GROUP};
+use orch_thread::cta::{MmaType, SWIZZLE_ROW, WARP_GROUP, WARP_GROUP_ROWS};
 use orch_thread::target::GpuTarget;
 
 /// Bytes per cycle of DRAM, to all SMs.
@@ -50,7 +50,7 @@ pub(super) fn cycles(schedule: &GpuContractionSchedule, problem: Problem, target
         MathUnit::Fma(_) => multiplying.max(loading),
         // Tensor cores read shared memory while loads write it.
         MathUnit::TensorCore(_) if schedule.wgmma => {
-            let reads = warps_m / WARP_GROUP * (16 * WARP_GROUP + block_n) * block_k * size;
+            let reads = warps_m / WARP_GROUP * (WARP_GROUP_ROWS + block_n) * block_k * size;
             (multiplying + loading).max((reads as f64 + bytes) / speed.shared)
         }
         MathUnit::TensorCore(_) => multiplying + loading,

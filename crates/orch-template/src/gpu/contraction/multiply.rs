@@ -19,7 +19,7 @@ use super::tiles::OperandTiles;
 use super::unit::MathUnit;
 use crate::gpu::cta::{CtaEmitter, ProgramEmitter};
 use orch_compute::expr::{BufferId, ExprId, Exprs};
-use orch_thread::cta::{CtaStmt, Location, MmaType, WARP_GROUP};
+use orch_thread::cta::{CtaStmt, Location, MmaType, WARP_GROUP, WARP_GROUP_ROWS};
 use orch_thread::program::{Scope, Stmt};
 
 /// Which operand.
@@ -169,7 +169,7 @@ impl GemmEmitter<'_> {
         let warps = exprs.index(WARP_GROUP as i64);
         let warp_group = exprs.floor_div(self.warp[0], warps);
         // K-major: [row, k] in panels of 64 along K; M-major: a panel [k, 64] for each warp group.
-        let warp_group_elems = 16 * WARP_GROUP * if a.major == Major::K { a.stride } else { a.lines() };
+        let warp_group_elems = WARP_GROUP_ROWS * if a.major == Major::K { a.stride } else { a.lines() };
         let a_offset = exprs.linear_index(&[stage, warp_group], &[a.stage_elems, warp_group_elems]);
         let b_offset = exprs.mul_const(stage, b.stage_elems as i64);
         let [a_transposed, b_transposed] = [a, b].map(|tiles| tiles.major == Major::Mn);

@@ -2,7 +2,7 @@
 
 use super::schedule::GpuContractionSchedule;
 use super::unit::MathUnit;
-use orch_thread::cta::{MAX_CLUSTER, MmaType, SWIZZLE_ROW, WARP_GROUP};
+use orch_thread::cta::{MAX_CLUSTER, MmaType, SWIZZLE_ROW, WARP_GROUP_ROWS};
 use orch_thread::target::GpuTarget;
 
 /// Columns of a tile from which on one of its lines has more than one swizzle panel.
@@ -132,5 +132,5 @@ fn wgmma_space(unit: MathUnit, target: &GpuTarget) -> impl Iterator<Item = GpuCo
 
 /// True if a tile of `wgmma` may have this `block_k`: long iterations save small tiles waits at barriers.
 fn allows_block_k(block_m: usize, block_n: usize, block_k: usize) -> bool {
-    block_k == SWIZZLE_ROW || block_m == 16 * WARP_GROUP && (64..=128).contains(&block_n)
+    block_k == SWIZZLE_ROW || block_m == WARP_GROUP_ROWS && (64..=128).contains(&block_n)
 }
