@@ -5,8 +5,8 @@
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
 //! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`],
-//! [`split_long_reductions`], [`phase_convolutions`] and [`split_taps`] as far as a target wants, [`merge_products`], [`stage_inputs`],
-//! [`patch_products`], [`align_channels`] and [`align_rows`] for GPUs. [`read_outputs`] saves copies of what is an output in another view;
+//! [`split_long_reductions`], [`split_products`], [`phase_convolutions`] and [`split_taps`] as far as a target wants, [`merge_products`],
+//! [`stage_inputs`], [`patch_products`], [`align_channels`] and [`align_rows`] for GPUs. [`read_outputs`] saves copies of what is an output in another view;
 //! [`unmerge_products`] shows merged products as single ones.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
@@ -37,6 +37,7 @@ mod rule;
 pub mod rules;
 mod select;
 mod site;
+mod split_k;
 mod taps;
 mod unflatten;
 mod unmerge;
@@ -57,6 +58,7 @@ pub use prepare::{RowAlignment, align_rows, merge_products, stage_inputs};
 pub use report::RewriteReport;
 pub use rule::Rule;
 pub use select::index_selections;
+pub use split_k::{ProductExtents, split_products};
 pub use taps::split_taps;
 pub use unflatten::unflatten_reductions;
 pub use unmerge::{UnmergedProducts, unmerge_products};

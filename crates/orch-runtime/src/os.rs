@@ -2,6 +2,7 @@
 //! less where the system has no such call.
 
 use orch_files::open_regular;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,21 @@ pub(crate) fn cores(cpus: &[usize]) -> Vec<Vec<usize>> {
         }
     }
     cores.into_iter().map(|(_, core)| core).collect()
+}
+
+/// How many NUMA nodes the given CPUs belong to; 1 where the system does not tell.
+pub(crate) fn numa_nodes(cpus: &[usize]) -> usize {
+    numa_nodes_below(Path::new("/sys/devices/system/cpu"), cpus)
+}
+
+/// The same by a folder with one for each CPU, in which an entry `nodeN` names its node.
+fn numa_nodes_below(folder: &Path, cpus: &[usize]) -> usize {
+    let node = |cpu: &usize| {
+        let entries = std::fs::read_dir(folder.join(format!("cpu{cpu}"))).ok()?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.filter_map(|name| name.strip_prefix("node")?.parse::<usize>().ok()).next()
+    };
+    cpus.iter().filter_map(node).collect::<BTreeSet<usize>>().len().max(1)
 }
 
 /// The CPU that the calling thread runs on just now, where the system reports it.
@@ -402,6 +418,20 @@ pub(crate) fn loaded_file(name: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
     use orch_files::Scratch;
+
+    #[test]
+    fn nodes_are_counted_once() {
+        let folder = Scratch::new().unwrap();
+        for (cpu, node) in [(0, Some(0)), (1, Some(1)), (2, Some(1)), (3, None)] {
+            let own = folder.path().join(format!("cpu{cpu}"));
+            std::fs::create_dir_all(own.join("cache")).unwrap();
+            node.iter()
+                .for_each(|node: &usize| std::fs::create_dir(own.join(format!("node{node}"))).unwrap());
+        }
+        let nodes =
+            [&[][..], &[0], &[0, 1, 2], &[1, 2], &[3, 9]].map(|cpus| numa_nodes_below(folder.path(), cpus));
+        assert_eq!(nodes, [1, 1, 2, 1, 1]);
+    }
 
     #[test]
     fn anonymous_files_hold_their_content() {

@@ -2,6 +2,7 @@
 
 use crate::os;
 use bytes::Bytes;
+use memmap2::MmapMut;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
@@ -16,8 +17,16 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// A fixed-size block of bytes, zero at first, whose start is a multiple of [`ALIGN_BYTES`].
 pub struct AlignedBuffer {
     start: NonNull<u8>,
-    layout: Layout,
+    owner: Owner,
     len: usize,
+}
+
+/// Where the memory is from.
+enum Owner {
+    /// The allocator, with this layout.
+    Heap(Layout),
+    /// Pages of its own.
+    Pages { _map: MmapMut },
 }
 
 // SAFETY: the buffer owns its memory like a `Box<[u8]>`.
@@ -26,7 +35,7 @@ unsafe impl Send for AlignedBuffer {}
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// `len` zero bytes.
+    /// `len` zero bytes, the pages of which lie on the NUMA node of the calling thread.
     ///
     /// # Panics
     /// If `len` is above `isize::MAX`, like `vec!`; aborts if there is no memory.
@@ -41,7 +50,25 @@ impl AlignedBuffer {
         }
         // SAFETY: the allocation has at least `len` bytes.
         unsafe { start.write_bytes(0, len) };
-        Self { start, layout, len }
+        Self { start, owner: Owner::Heap(layout), len }
+    }
+
+    /// `len` zero bytes, each page of which is made when it is first touched, on the NUMA node of the thread that does it. Below a huge page,
+    /// and where the system gives none, as [`zeroed`](Self::zeroed).
+    ///
+    /// # Panics
+    /// As [`zeroed`](Self::zeroed).
+    pub fn untouched(len: usize) -> Self {
+        // Of these bytes `len` start at a huge page.
+        let reserved = len.checked_add(HUGE_PAGE_BYTES).filter(|_| len >= HUGE_PAGE_BYTES);
+        let Some(mut map) = reserved.and_then(|reserved| MmapMut::map_anon(reserved).ok()) else {
+            return Self::zeroed(len);
+        };
+        let skip = map.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        let start = NonNull::from(&mut map[skip..skip + len]).cast::<u8>();
+        // SAFETY: the range is part of the map, of which nobody else knows.
+        unsafe { os::advise_huge_pages(start.as_ptr(), len) };
+        Self { start, owner: Owner::Pages { _map: map }, len }
     }
 
     /// A copy of these bytes.
@@ -82,8 +109,10 @@ impl AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        if let Owner::Heap(layout) = self.owner {
+            // SAFETY: allocated in `zeroed` with this layout.
+            unsafe { dealloc(self.start.as_ptr(), layout) };
+        }
     }
 }
 
@@ -112,10 +141,12 @@ mod tests {
     #[test]
     fn starts_are_aligned_and_content_is_zero() {
         for len in [0, 1, 63, 64, 65, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1] {
-            let buffer = AlignedBuffer::zeroed(len);
-            assert_eq!(buffer.as_ptr() as usize % ALIGN_BYTES, 0);
-            assert_eq!(buffer.len(), len);
-            assert!(buffer.as_slice().iter().all(|&byte| byte == 0));
+            for mut buffer in [AlignedBuffer::zeroed(len), AlignedBuffer::untouched(len)] {
+                assert_eq!(buffer.as_ptr() as usize % ALIGN_BYTES, 0);
+                assert_eq!(buffer.len(), len);
+                assert!(buffer.as_slice().iter().all(|&byte| byte == 0));
+                buffer.as_mut_slice().fill(1);
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use super::aligned::{ALIGN_BYTES, AlignedBuffer};
 use super::joined::{self, JoinedLaunches};
 use super::launch::{Action, Launch, Program, scratch_bytes};
 use super::memory::{Memory, PointerTable, Scratch};
+use super::place;
 use super::pool::{Chunking, LoopCall, Pool};
 use crate::program::{
     Base, BufferRef, HostStep, ProgramError, RunError, StepProfile, check_counts, check_sizes,
@@ -53,6 +54,9 @@ impl CpuProgram {
     /// If the program breaks its rules.
     pub fn new(mut program: Program, pool: Arc<Pool>) -> Result<Self, ProgramError> {
         program.check()?;
+        if pool.nodes() > 1 {
+            program.constants = place::by_threads(&pool, &program.constants);
+        }
         for constant in &mut program.constants {
             if !constant.as_ptr().addr().is_multiple_of(ALIGN_BYTES) {
                 *constant = AlignedBuffer::copy_of(constant).into();

@@ -44,7 +44,7 @@ impl Memory {
     /// Memory for a valid program, whose constants stay where they are.
     pub(super) fn new(program: &Program) -> Self {
         Self {
-            arena: AlignedBuffer::zeroed(program.arena_bytes),
+            arena: AlignedBuffer::untouched(program.arena_bytes),
             constants: program.constants.iter().map(|bytes| bytes.as_ptr().cast_mut()).collect(),
             inputs: program.input_bytes.iter().map(|_| CallerTensor::default()).collect(),
             outputs: program.output_bytes.iter().map(|_| CallerTensor::default()).collect(),
@@ -125,7 +125,7 @@ impl Scratch {
         // Two cache lines: adjacent lines are fetched in pairs.
         const SPACING_BYTES: usize = 128;
         let stride_bytes = bytes.next_multiple_of(SPACING_BYTES);
-        Self { memory: AlignedBuffer::zeroed(stride_bytes * threads), stride_bytes }
+        Self { memory: AlignedBuffer::untouched(stride_bytes * threads), stride_bytes }
     }
 
     /// The part of one thread.

@@ -11,6 +11,7 @@ pub mod kernel;
 mod launch;
 mod library;
 mod memory;
+mod place;
 mod pool;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -66,6 +66,7 @@ pub struct Pool {
     running: Mutex<()>,
     /// [`os::forks`] when the threads were started.
     forks: u32,
+    nodes: usize,
 }
 
 /// A call of a loop body.
@@ -205,7 +206,8 @@ impl Pool {
         while shared.started.load(Ordering::SeqCst) < workers.len() {
             std::thread::yield_now();
         }
-        Self { shared, workers, running: Mutex::new(()), forks: os::forks() }
+        let taken = &cpus[..threads.min(cpus.len())];
+        Self { shared, workers, running: Mutex::new(()), forks: os::forks(), nodes: os::numa_nodes(taken) }
     }
 
     /// The pool of this process with these options, which lives as long as somebody uses it.
@@ -235,6 +237,11 @@ impl Pool {
     /// Threads that work on a loop, the caller's included. Loop bodies get a thread index below this.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// NUMA nodes that the threads are bound to; 1 where they are not bound, or the system does not tell.
+    pub fn nodes(&self) -> usize {
+        self.nodes
     }
 
     /// Calls `body` for disjoint ranges that make up `0..tasks`, on several threads, and returns when

@@ -11,6 +11,7 @@ pub mod kernel_info;
 pub mod mugraph_schedule;
 pub mod operations;
 pub mod proved_parts;
+mod reductions;
 pub mod sources;
 pub mod symbols;
 pub mod timed;

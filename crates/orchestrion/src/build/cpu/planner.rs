@@ -6,6 +6,7 @@ use super::facts::{facts, flops};
 use super::recurrence;
 use crate::Precision;
 use crate::build::mugraph_schedule::mugraph_schedule;
+use crate::build::reductions::SplitReductions;
 use crate::plan::backend::{EmittedFacts, Planner, TargetInfo};
 use crate::plan::definition::KernelDefinition;
 use crate::plan::kernel::{KernelEstimate, KernelWork};
@@ -14,7 +15,7 @@ use orch_ir::{DType, PrimGraph};
 use orch_mugraph::lower::{self, CannotLower, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::SearchDevice;
-use orch_rewrite::{ExpandLimits, LongReductions, PhaseLimits};
+use orch_rewrite::{ExpandLimits, LongReductions, PhaseLimits, ProductExtents};
 use orch_template::{self, Design};
 use orch_thread::ThreadProgram;
 use orch_thread::count::count;
@@ -33,8 +34,30 @@ const EXPANDED: ExpandLimits = ExpandLimits {
     split: None,
 };
 
-/// Reductions whose results are too few vectors for many threads, and which take one thread 10 us and more.
-const LONG_REDUCTIONS: LongReductions = LongReductions { results: 512, elems: 1 << 17, parts: 16 };
+/// Reductions whose results are too few vectors, or rows, for many threads, and which take one thread 10 us and more.
+const SPLIT_REDUCTIONS: SplitReductions = SplitReductions {
+    columns: LongReductions { results: 512, elems: 1 << 17, elems_of_result: 1, parts: 16, most_parts: 64 },
+    rows: LongReductions { results: 8, elems: 1, elems_of_result: 1 << 17, parts: 16, most_parts: 64 },
+};
+
+/// Work items of a product, from which on many threads have enough of them.
+const PRODUCT_ITEMS: usize = 16;
+
+/// Multiplications of a product whose K dimension is divided, and of a part of it: with one row they read 2 MiB and 128 KiB of weights.
+const SPLIT_PRODUCT: usize = 1 << 19;
+const PRODUCT_PART: usize = 1 << 15;
+
+/// In how many parts the K dimension of a product with few results is divided, at most: its work items are blocks of 8 x 32 elements.
+fn product_parts(product: ProductExtents) -> usize {
+    let ProductExtents { batch, m, n, k } = product;
+    let [m, n] = [m.min(n), m.max(n)];
+    let (items, work) = (batch * m.div_ceil(8) * n.div_ceil(32), batch * m * n * k);
+    if items < PRODUCT_ITEMS && work >= SPLIT_PRODUCT {
+        (2 * PRODUCT_ITEMS / items).min(work / PRODUCT_PART)
+    } else {
+        1
+    }
+}
 
 /// Schedules of a kernel that are timed, at most: the model's order is good enough that later ones are slower.
 const MOST_SCHEDULES: usize = 4;
@@ -49,7 +72,8 @@ impl Planner for Cpu {
 
     fn prepared(&self, graph: PrimGraph) -> PrimGraph {
         let graph = orch_rewrite::expand_routines(&graph, EXPANDED);
-        let graph = orch_rewrite::split_long_reductions(&graph, LONG_REDUCTIONS, |_, _| true);
+        let graph = SPLIT_REDUCTIONS.split(&graph, &layouts::assign(&graph));
+        let graph = orch_rewrite::split_products(&graph, product_parts);
         let graph =
             orch_rewrite::phase_convolutions(&graph, PhaseLimits { joined_flops: 0.0, has_computed: false });
         let graph = orch_rewrite::split_taps(&graph, SPLIT_PIXELS);

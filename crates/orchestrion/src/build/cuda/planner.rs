@@ -6,6 +6,7 @@ use super::facts::facts;
 use super::recurrence;
 use crate::Precision;
 use crate::build::mugraph_schedule::mugraph_schedule;
+use crate::build::reductions::SplitReductions;
 use crate::plan::backend::{EmittedFacts, Planner, TargetInfo};
 use crate::plan::definition::KernelDefinition;
 use crate::plan::kernel::{KernelEstimate, KernelWork};
@@ -64,8 +65,12 @@ const JOINED_PHASES: f64 = 2e8;
 const JOINED_HALF_PHASES: f64 = 1.6e10;
 
 /// Reductions whose results are a row of few channels: an SM for each few of them would read short runs of each row. Of 8 images of 64 channels,
-/// 112 pixels a side, a normalisation as one kernel takes an H100 80 us; of 56 pixels a side it takes 25, as long as its parts.
-const LONG_REDUCTIONS: LongReductions = LongReductions { results: 128, elems: 1 << 22, parts: 4 };
+/// 112 pixels a side, a normalisation as one kernel takes an H100 80 us; of 56 pixels a side it takes 25, as long as its parts. And
+/// reductions of rows that a cluster of CTAs does not read at once, so few that it leaves most SMs idle.
+const SPLIT_REDUCTIONS: SplitReductions = SplitReductions {
+    columns: LongReductions { results: 128, elems: 1 << 22, elems_of_result: 1, parts: 4, most_parts: 256 },
+    rows: LongReductions { results: 8, elems: 1, elems_of_result: 1 << 18, parts: 16, most_parts: 512 },
+};
 
 impl Cuda {
     /// How tensors are stored for products of `half`: those that the model states as f32 in `half` as well, if that was asked for.
@@ -104,9 +109,7 @@ impl Planner for Cuda {
         let innermost = |tensor: TensorId| layouts[tensor.index()].order().last().copied();
         let graph = orch_rewrite::align_rows(&graph, alignment, innermost);
         let layouts = layouts::assign_gpu(&graph);
-        orch_rewrite::split_long_reductions(&graph, LONG_REDUCTIONS, |tensor, axes| {
-            layouts[tensor.index()].order().last().is_some_and(|innermost| !axes.contains(innermost))
-        })
+        SPLIT_REDUCTIONS.split(&graph, &layouts)
     }
 
     fn storage(&self, graph: &PrimGraph) -> Storage {
