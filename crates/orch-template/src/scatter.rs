@@ -33,8 +33,8 @@ const ENOUGH_TASKS: usize = 64;
 /// Elements of a part, at least.
 const LEAST_ELEMS: usize = 8 << 10;
 
-/// Elements that are copied in the time of looking at four indices and passing them over, so that looking adds a quarter at most.
-const LOOK_ELEMS: usize = 16;
+/// Elements that are copied in the time of looking at eight indices and passing them over, so that looking adds an eighth at most.
+const LOOK_ELEMS: usize = 32;
 
 /// Columns of a part are a multiple of as many elements as a cache line has of f32, so that tasks do not write the same one.
 const COLUMN_UNIT: usize = 16;

@@ -116,11 +116,15 @@ impl Case {
                     &selection::lower(&program, &chosen, target),
                     format!("{} {self:?}: {chosen}", target.name),
                 );
-                let other = SelectionSchedule { lines: 2, ..chosen };
-                run(
-                    &selection::lower(&program, &other, target),
-                    format!("{} {self:?}: {other}", target.name),
-                );
+                // A limit that few come before, so that lines are looked at twice, and one that never fails.
+                let ranks = if chosen.sorts_line { vec![None] } else { vec![Some(1), Some(self.k)] };
+                for speculative_rank in ranks {
+                    let other = SelectionSchedule { lines: 2, speculative_rank, ..chosen };
+                    run(
+                        &selection::lower(&program, &other, target),
+                        format!("{} {self:?}: {other}", target.name),
+                    );
+                }
             }
             for target in GPU_TARGETS {
                 let design = gpu::selection::design(&program, target).unwrap();
@@ -163,6 +167,17 @@ fn lines_beside_one_another() {
         Case { dtype: DType::F32, shape: [2, 90, 3], k: 4, largest }.check_seeds();
         Case { dtype: DType::I64, shape: [3, 17, 5], k: 17, largest }.check_seeds();
     }
+}
+
+/// Of 300 of 8400 boxes about eleven are among the first 304.
+#[test]
+fn most_lines_are_looked_at_once() {
+    let case = Case { dtype: DType::F32, shape: [1, 8400, 1], k: 300, largest: true };
+    let graph = case.graph();
+    let storage = Storage::as_stated(&graph, layouts::assign(&graph));
+    let outputs: Vec<TensorId> = graph.outputs.iter().map(|(_, id)| *id).collect();
+    let program = SelectionProgram::of(&graph, &[NodeId(0)], &outputs, &storage, "test").unwrap();
+    assert_eq!(schedule(&program).speculative_rank, Some(22));
 }
 
 /// Each element is among the best so far, or none but the first ones is.

@@ -126,15 +126,40 @@ impl Lowering<'_> {
         body.push(self.store_results(sorted));
     }
 
-    fn select(&mut self, body: &mut Vec<Stmt>, (best, fresh, merged): (Pairs, [Pairs; 2], Pairs)) {
+    fn select(&mut self, body: &mut Vec<Stmt>, scratch: (Pairs, [Pairs; 2], Pairs)) {
+        let (best, k) = (scratch.0, self.selection.k);
+        match self.emitter.schedule.speculative_rank {
+            None => _ = self.look(body, scratch, k),
+            Some(rank) => {
+                let limit = self.look(body, scratch, rank);
+                // What was passed over does not come before the limit. It belongs to the best if not all of these do.
+                let last = self.best_of_rank(best, k);
+                let order = self.emitter.order;
+                let is_incomplete = order.is_before(&mut self.emitter.program.exprs, limit, last);
+                let mut again = Vec::new();
+                self.look(&mut again, scratch, k);
+                body.push(Stmt::If { condition: is_incomplete, then: again, otherwise: Vec::new() });
+            }
+        }
+        body.push(self.store_results(best));
+    }
+
+    /// Looks at a line for elements that come before the one of a rank among the first; gives the key of that.
+    fn look(
+        &mut self,
+        body: &mut Vec<Stmt>,
+        (best, fresh, merged): (Pairs, [Pairs; 2], Pairs),
+        rank: usize,
+    ) -> ExprId {
         let (extent, sorted) = (self.selection.extent, self.emitter.schedule.sorted());
         self.copy_first(body, fresh[0]);
         let first = self.emitter.sort(body, fresh);
         body.push(self.copy_all(first, best));
         let zero = self.emitter.program.exprs.index(0);
         let count = self.emitter.register(body, "count", zero);
-        let last = self.limit(best);
-        let limit = self.emitter.register(body, "limit", last);
+        let of_rank = self.best_of_rank(best, rank);
+        let first_limit = self.emitter.bind(body, "first_limit", of_rank);
+        let limit = self.emitter.register(body, "limit", first_limit);
         let kept = Kept { best, fresh, merged, count, limit };
         let chunk = CHUNK_VECTORS * self.emitter.lanes;
         let chunks = (extent - sorted) / chunk;
@@ -159,7 +184,7 @@ impl Lowering<'_> {
         self.merge_fresh(&mut rest, &kept);
         let condition = self.emitter.program.exprs.gt(kept.count.1, zero);
         body.push(Stmt::If { condition, then: rest, otherwise: Vec::new() });
-        body.push(self.store_results(best));
+        first_limit
     }
 
     /// Whether an element of the chunk from a position on comes before the limit.
@@ -205,15 +230,20 @@ impl Lowering<'_> {
         let sorted = self.emitter.sort(body, kept.fresh);
         self.emitter.merge_best(body, (kept.best, sorted), kept.merged);
         body.push(self.copy_all(kept.merged, kept.best));
-        let (zero, last) = (self.emitter.program.exprs.index(0), self.limit(kept.best));
-        body.push(Stmt::Assign(kept.limit.0, last));
+        let last = self.best_of_rank(kept.best, self.selection.k);
+        let last = self.emitter.bind(body, "last", last);
+        let (order, exprs) = (self.emitter.order, &mut self.emitter.program.exprs);
+        // A speculative limit stays until there are `k` that come before it.
+        let is_before = order.is_before(exprs, last, kept.limit.1);
+        let (limit, zero) = (exprs.select(is_before, last, kept.limit.1), exprs.index(0));
+        body.push(Stmt::Assign(kept.limit.0, limit));
         body.push(Stmt::Assign(kept.count.0, zero));
     }
 
-    /// The worst of the best.
-    fn limit(&mut self, best: Pairs) -> ExprId {
-        let last = self.emitter.program.exprs.index(self.selection.k as i64 - 1);
-        self.emitter.load(best.keys, last)
+    /// The key of a rank, from 1 on, among the best.
+    fn best_of_rank(&mut self, best: Pairs, rank: usize) -> ExprId {
+        let at = self.emitter.program.exprs.index(rank as i64 - 1);
+        self.emitter.load(best.keys, at)
     }
 
     fn copy_all(&mut self, from: Pairs, to: Pairs) -> Stmt {
