@@ -154,7 +154,7 @@ impl Lowering<'_> {
         let (extent, sorted) = (self.selection.extent, self.emitter.schedule.sorted());
         self.copy_first(body, fresh[0]);
         let first = self.emitter.sort(body, fresh);
-        self.copy_all(body, first, best);
+        body.push(self.copy_all(first, best));
         let zero = self.emitter.program.exprs.index(0);
         let count = self.emitter.register(body, "count", zero);
         let of_rank = self.best_of_rank(best, rank);
@@ -229,7 +229,7 @@ impl Lowering<'_> {
     fn merge_fresh(&mut self, body: &mut Vec<Stmt>, kept: &Kept) {
         let sorted = self.emitter.sort(body, kept.fresh);
         self.emitter.merge_best(body, (kept.best, sorted), kept.merged);
-        self.copy_all(body, kept.merged, kept.best);
+        body.push(self.copy_all(kept.merged, kept.best));
         let last = self.best_of_rank(kept.best, self.selection.k);
         let last = self.emitter.bind(body, "last", last);
         let (order, exprs) = (self.emitter.order, &mut self.emitter.program.exprs);
@@ -246,32 +246,10 @@ impl Lowering<'_> {
         self.emitter.load(best.keys, at)
     }
 
-    /// Copies all pairs, in vectors.
-    fn copy_all(&mut self, body: &mut Vec<Stmt>, from: Pairs, to: Pairs) {
-        let (sorted, lanes) = (self.emitter.schedule.sorted(), self.emitter.lanes);
-        let exprs = &mut self.emitter.program.exprs;
-        let (zero, whole) = (exprs.index(0), exprs.index((sorted / lanes * lanes) as i64));
-        if sorted >= lanes {
-            let (var, at) = exprs.fresh_index("pairs", sorted);
-            let copies = [(from.keys, to.keys), (from.places, to.places)].map(|(from, buffer)| {
-                let value = self.emitter.program.exprs.load(from, at, lanes, None);
-                Stmt::Store { buffer, offset: at, value, mask: None }
-            });
-            let kind = LoopKind::Serial;
-            body.push(Stmt::For {
-                var,
-                start: zero,
-                end: whole,
-                step: lanes as i64,
-                kind,
-                body: copies.into(),
-            });
-        }
-        let end = self.emitter.program.exprs.index(sorted as i64);
-        let start = if sorted >= lanes { whole } else { zero };
-        body.push(self.emitter.for_each("pair", (start, end, sorted), |emitter, at| {
-            emitter.copy_pair((from, at), (to, at)).to_vec()
-        }));
+    /// Copies all pairs, one by one: vectors would wait for what was just stored one by one.
+    fn copy_all(&mut self, from: Pairs, to: Pairs) -> Stmt {
+        let sorted = self.emitter.schedule.sorted();
+        self.emitter.count_to("pair", sorted, |emitter, at| emitter.copy_pair((from, at), (to, at)).to_vec())
     }
 
     fn store_results(&mut self, from: Pairs) -> Stmt {
