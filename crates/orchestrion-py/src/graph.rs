@@ -4,7 +4,7 @@
 use crate::device::{self, OnGpu, RunTensor};
 use crate::errors;
 use crate::executable::PyExecutable;
-use crate::slabs::{SlabPart, Slabs};
+use crate::slabs::{SlabLimits, SlabPart, Slabs};
 use crate::tensors::{Allocator, Given, Library, OnGpuFinder, Order, Port, TracedLayout};
 use orchestrion::{DType, DeviceRun, Error, Stream, TensorView, TensorViewMut};
 use pyo3::intern;
@@ -116,7 +116,8 @@ impl PyGraph {
             let layout = TracedLayout::of(port.dtype, ordered, order.as_deref());
             Ok(Input { position, order, layout, port: port.clone_ref(py) })
         });
-        let mut slabs = Slabs::default();
+        let is_on_gpu = executable.get().inner().gpu().is_some();
+        let mut slabs = Slabs::new(if is_on_gpu { SlabLimits::ON_GPU } else { SlabLimits::ON_HOST });
         let outputs = outputs.into_iter().enumerate().map(|(number, output)| {
             Ok(match output {
                 None => Output::None,
