@@ -7,7 +7,7 @@ Each engine runs in a process of its own with both models loaded. Its callers ca
 with tensors of its own; a turn's figure is how many pairs of calls a second ended. Engines take turns in rotating order, medians count. Peers
 are set up in two ways each: as for one caller, and as for many (ONNX Runtime: one thread a call; OpenVINO: its hint for throughput).
 
-Needs the Python package of the project, which is built by `scripts/wheel.sh`. Writes OUT.json and prints a table.
+Needs the Python package of the project, which is built by `scripts/wheel.sh`. Prints a table; FILE gets all turns as JSON.
 """
 import argparse
 import json

@@ -132,7 +132,7 @@ impl Lowering<'_> {
             None => _ = self.look(body, scratch, k),
             Some(rank) => {
                 let limit = self.look(body, scratch, rank);
-                // What was passed over does not come before the limit. It belongs to the best if not all of these do.
+                // What was passed over does not come before the limit: some of it is missing if the last of the best comes after it.
                 let last = self.best_of_rank(best, k);
                 let order = self.emitter.order;
                 let is_incomplete = order.is_before(&mut self.emitter.program.exprs, limit, last);
@@ -144,7 +144,8 @@ impl Lowering<'_> {
         body.push(self.store_results(best));
     }
 
-    /// Looks at a line for elements that come before the one of a rank among the first; gives the key of that.
+    /// Keeps the best of a line. Until `k` are known that come before the element of a rank, from 1 on, among the first, others are passed over;
+    /// gives the key of that element.
     fn look(
         &mut self,
         body: &mut Vec<Stmt>,

@@ -54,7 +54,8 @@ impl SelectionSchedule {
         self.runs * self.run
     }
 
-    /// The rank that, of a line in random order, `k` elements come before in 99.9 % of lines, if by far fewer do than are collected without it.
+    /// The least rank whose element, in 99.9 % of lines in random order, at least `k` elements come before; none if about as many do as are
+    /// collected without it.
     fn speculative_rank(&self, program: &SelectionProgram) -> Option<usize> {
         /// Standard deviations of how many of the best are among the first.
         const CERTAIN: f64 = 3.0;
