@@ -13,6 +13,8 @@ const MOST_DIVISORS: usize = 24;
 const STREAM_TERMS: usize = 128;
 /// How many times as long bytes take that one kernel stores and the next one loads: all move at once, at its end and at the start.
 const HANDED_ON: f64 = 2.0;
+/// Bytes from one row of an operand to the next one from which on no hardware prefetcher goes on with the next row: a page.
+const FAR_BYTES: usize = 4096;
 /// Columns of scores of which [`LatencyHiding`] says how long they take.
 const GROUP_COLUMNS: usize = 64;
 /// Most columns of an iteration of which it was measured.
@@ -96,6 +98,8 @@ pub struct SearchDevice {
     pub burst_bytes: usize,
     /// Bytes of a sector: consecutive bytes that move together.
     pub sector_bytes: usize,
+    /// Most consecutive bytes that a product reads at a time of a right operand in memory whose rows are far apart ([`FAR_BYTES`]).
+    pub far_run_bytes: usize,
     /// Bytes of an element.
     pub element_bytes: usize,
     /// Bytes of an element of what one kernel hands to another.
@@ -145,6 +149,7 @@ impl Default for SearchDevice {
             iteration_us: 0.25,
             burst_bytes: 8,
             sector_bytes: 64,
+            far_run_bytes: usize::MAX,
             element_bytes: 2,
             partial_bytes: 4,
             mma_m: 16,
@@ -310,16 +315,22 @@ impl Totals {
             self.loaded_bytes += stages * bytes;
             self.held_bytes += stages * bytes;
         }
+        let moved = |run: usize| {
+            let run_moved = run.next_multiple_of(device.sector_bytes) + device.burst_bytes;
+            extents.times(at) * bytes as f64 * run_moved as f64 / run.max(1) as f64
+        };
         let run = extents.run(&source.dims, &sketch.dims[at]) * element_bytes;
-        let run_moved = run.next_multiple_of(device.sector_bytes) + device.burst_bytes;
-        let moved = extents.times(at) * bytes as f64 * run_moved as f64 / run.max(1) as f64;
         let whole = extents.elems(&source.dims) * element_bytes;
-        self.cache_bytes += if is_given { moved } else { HANDED_ON * moved };
+        self.cache_bytes += if is_given { moved(run) } else { HANDED_ON * moved(run) };
         self.memory_bytes += match whole <= device.cache_bytes {
             true if is_given => whole as f64,
             // The kernel before has just stored it.
             true => 0.0,
-            false => moved,
+            false => {
+                let row = source.dims.last().map_or(1, |dim| extents.dim(*dim)) * element_bytes;
+                let is_far = row >= FAR_BYTES && sketch.is_right_operand(at);
+                moved(if is_far { run.min(device.far_run_bytes) } else { run })
+            }
         };
     }
 

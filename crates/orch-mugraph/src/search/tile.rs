@@ -240,6 +240,13 @@ impl Sketch {
         (0..self.steps.len()).filter(reads)
     }
 
+    /// Whether a product has a tile as its right operand.
+    pub fn is_right_operand(&self, tile: usize) -> bool {
+        let is_right =
+            |step: &SketchStep| matches!(step, SketchStep::Op(TileOp::Matmul, args) if args[1] == tile);
+        self.steps.iter().any(is_right)
+    }
+
     /// True if a tile is added up over iterations, or is a summand of one that is, and is read for nothing else.
     pub fn is_accumulated(&self, tile: usize) -> bool {
         let mut readers = self.readers(tile);

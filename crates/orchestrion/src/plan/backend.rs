@@ -40,6 +40,8 @@ pub struct TargetInfo {
     pub widens_f16: bool,
     /// True if kernels of µGraphs compute masks that are bands from indices, and visit visible tiles only.
     pub computes_bands: bool,
+    /// Factor on the modelled costs of µGraphs, as far as these are less exact than those of templates.
+    pub substitute_margin: f64,
     /// Most re-entrant units of a kernel: cheap ones that it recomputes, though it also reads what other kernels compute from them.
     pub reentrant_units: usize,
     /// True if a kernel starts before the kernel before it has ended (programmatic dependent launch), so that a plan takes

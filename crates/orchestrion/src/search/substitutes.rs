@@ -15,9 +15,6 @@ use orch_mugraph::SuperoptimizeError;
 use orch_plan::blp::ColumnId;
 use orch_plan::enumerate::Candidate;
 
-/// Factor on the modelled costs of µGraphs, which are less exact than those of templates.
-const MARGIN: f64 = 1.1;
-
 /// Where times are measured, µGraphs are searched that are modelled to cost up to so many times what templates cost.
 const MODEL_SLACK: f64 = 2.0;
 
@@ -80,6 +77,7 @@ fn substitute_candidates(
     let finder = Finder::new(ctx.planner, options);
     let spent_us: f64 = spent.iter().map(|kernel| kernel.cost_us).sum();
     let slack = if ctx.planner.info().is_tuned(options) { MODEL_SLACK } else { 1.0 };
+    let margin = ctx.planner.info().substitute_margin;
     let mut found = Vec::new();
     let mut searches = Vec::new();
     for request in search_requests(ctx, spent, options) {
@@ -87,7 +85,7 @@ fn substitute_candidates(
         let query = SearchQuery {
             program: &request.program,
             must_be_stable: request.must_be_stable,
-            below_us: if options.prefer_found { f64::INFINITY } else { slack * request.spent_us / MARGIN },
+            below_us: if options.prefer_found { f64::INFINITY } else { slack * request.spent_us / margin },
             states: (STATES * if options.prefer_found { 1.0 } else { request.gain_us / spent_us }).ceil()
                 as u64,
             budget: None,
@@ -129,7 +127,7 @@ fn substitute_candidates(
         Some(kernels.iter().map(|kernel| kernel.cost_us).sum::<f64>())
     })?;
     let candidate = |((candidate, substitute), cost_us): (_, Option<f64>)| {
-        cost_us.map(|cost_us| SubstituteCandidate { candidate, substitute, cost_us: MARGIN * cost_us })
+        cost_us.map(|cost_us| SubstituteCandidate { candidate, substitute, cost_us: margin * cost_us })
     };
     Ok((found.into_iter().zip(costs).filter_map(candidate).collect(), searches))
 }

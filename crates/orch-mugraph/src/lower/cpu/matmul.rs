@@ -95,20 +95,18 @@ impl CpuBlockEmitter<'_> {
         let [lhs_batch, rhs_batch] = [0, 1].map(|number| {
             self.repeated(args[number], &[&batch[..], &[zero, zero]].concat())[..rank - 2].to_vec()
         });
-        let (rows, _) = self.register_tile(&shape);
-        let in_place = |view: &TileView| {
-            let is_far = view.strides[rank - 2] >= FAR_APART;
-            view.strides[rank - 1] == 1 && !(is_far && shape[rank - 2].full.div_ceil(rows) >= COPYING_STRIPS)
-        };
+        let terms = &self.plan.nodes[args[0]].shape[rank - 1].clone();
+        let in_place = rhs
+            .as_ref()
+            .is_some_and(|view| view.strides[rank - 1] == 1 && !self.suits_copying(&shape, terms, view));
         let rhs = rhs.map(|view| shift(self, &view, &rhs_batch));
         let is_across = |view: &TileView| view.strides[rank - 2] == 1 && view.strides[rank - 1] != 1;
-        let terms = &self.plan.nodes[args[0]].shape[rank - 1].clone();
         let end = self.len(&terms.len);
         let product = MatmulStep {
             node,
             lhs: shift(self, &lhs, &lhs_batch),
             across: rhs.clone().filter(is_across),
-            rhs: rhs.filter(in_place),
+            rhs: rhs.filter(|_| in_place),
             rhs_batch,
             into: shift(self, into, &batch),
             batch,
@@ -166,9 +164,25 @@ impl CpuBlockEmitter<'_> {
         self.program.exprs.load(factor.view.buffer, place, 1, None)
     }
 
-    /// Rows and vectors of the register tile that suits a result.
-    fn register_tile(&self, shape: &[Extent]) -> (usize, usize) {
+    /// True if panels of a right operand are copied before they are multiplied by several strips of rows: where its lines are far apart, or
+    /// it is larger than L1 and panels are narrower than its lines, so that they use a part of L1's sets only.
+    fn suits_copying(&self, shape: &[Extent], terms: &Extent, rhs: &TileView) -> bool {
         let rank = shape.len();
+        let (rows, vectors) = self.register_tile(shape, Some(rhs));
+        let line = rhs.strides[rank - 2];
+        let is_narrow = vectors * self.lanes < line;
+        let exceeds_l1 = terms.full * line * size_of::<f32>() > self.target.l1_bytes;
+        shape[rank - 2].full.div_ceil(rows) >= COPYING_STRIPS
+            && (line >= FAR_APART || is_narrow && exceeds_l1)
+    }
+
+    /// Rows and vectors of the register tile that suits a result, of a right operand that may be read where it lies.
+    fn register_tile(&self, shape: &[Extent], rhs: Option<&TileView>) -> (usize, usize) {
+        let rank = shape.len();
+        let is_far = |view: &TileView| {
+            view.strides[rank - 2] >= FAR_APART && self.program.buffer(view.buffer).scope.is_global()
+        };
+        let load = if rhs.is_some_and(is_far) { LOAD_SLOTS } else { 0.0 };
         let (m, n) = (shape[rank - 2].full.max(1), shape[rank - 1].full.div_ceil(self.lanes).max(1));
         let registers = self.target.vector_registers;
         let mut best = (f64::INFINITY, (1, 1));
@@ -180,7 +194,8 @@ impl CpuBlockEmitter<'_> {
                     0 => 0.0,
                     _ => (rows * vectors).max(rows + vectors).max(LATENCY_SLOTS) as f64 + 1.0,
                 };
-                let cost = strips as f64 * ((n / vectors) as f64 * panel(vectors) + panel(n % vectors));
+                let panels = (n / vectors) as f64 * panel(vectors) + panel(n % vectors);
+                let cost = strips as f64 * (panels + load * n as f64);
                 if cost < best.0 {
                     best = (cost, (m.div_ceil(strips), vectors));
                 }
@@ -192,7 +207,7 @@ impl CpuBlockEmitter<'_> {
     /// All columns, panel by panel.
     fn columns(&mut self, product: &MatmulStep) -> Vec<Stmt> {
         let shape = self.plan.nodes[product.node].shape.clone();
-        let (rows, vectors) = self.register_tile(&shape);
+        let (rows, vectors) = self.register_tile(&shape, product.rhs.as_ref());
         let n = &shape[shape.len() - 1];
         let packed = product.rhs.is_none().then(|| self.panel_buffer(product.terms.2 * vectors * self.lanes));
         let len = self.len(&n.len);
@@ -438,6 +453,11 @@ impl CpuBlockEmitter<'_> {
 
 /// Most rows for which products are computed one by one where the right operand is transposed.
 const FEW_ROWS: usize = 4;
+
+/// Multiply-adds in the time of a load of a vector of a right operand in memory whose rows are far apart: each strip of rows loads all of
+/// them, and L1 has not kept what the strip before loaded. `8 x 4096` by `4096 x 4096` takes a Zen 5 10.8 ms in strips of four rows,
+/// 7.0 in one of eight.
+const LOAD_SLOTS: f64 = 4.0;
 
 /// Multiply-adds in flight that keep a unit busy.
 const LATENCY_SLOTS: usize = 8;

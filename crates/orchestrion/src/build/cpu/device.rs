@@ -34,6 +34,7 @@ impl Cpu {
             chains_contractions: false,
             widens_f16: false,
             computes_bands: false,
+            substitute_margin: 1.0,
             reentrant_units: 0,
             overlaps_kernels: false,
             kept_bytes: machine.caches.l3_bytes,

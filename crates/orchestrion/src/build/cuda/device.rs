@@ -153,6 +153,7 @@ fn target_info(target: &GpuTarget, arch: &str, figures: &GpuModel, precision: Pr
         chains_contractions: matches!(precision, Precision::F16 | Precision::Bf16),
         widens_f16: true,
         computes_bands: true,
+        substitute_margin: 1.1,
         reentrant_units: 1,
         overlaps_kernels: target.has_pdl,
         kept_bytes: 0,
