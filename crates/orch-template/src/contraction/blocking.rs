@@ -65,15 +65,25 @@ impl TileShape {
         self.lines.map_or_else(|| m.div_ceil(self.rows), of_lines).max(1)
     }
 
-    /// Row tiles of a block whose part of a window stays in the L2 beside panels, as it is packed or where it lies.
-    fn strips_of_window(&self, window: WindowSize, target: &CpuTarget) -> usize {
+    /// Row tiles of a block whose part of a window stays in the L2 beside panels, as it is packed or where it lies; more where packing
+    /// what blocks have in common again and again would take longer than reading from beyond the L2.
+    fn strips_of_window(&self, window: WindowSize, extents: GemmShape, target: &CpuTarget) -> usize {
         // What is read where it lies may as well come from beyond the L2.
-        let (share, least_rows) =
-            if self.lines.is_some() { (CACHE_SHARE, MIN_BLOCKED_ROWS) } else { (WINDOW_SHARE, self.rows) };
+        let is_packed = self.lines.is_none();
+        let share = if is_packed { WINDOW_SHARE } else { CACHE_SHARE };
         let most_elems = (target.l2_bytes as f64 * share) as usize / size_of::<f32>();
+        let all = (window.lines * window.line_rows).div_ceil(self.rows);
         let fits = |strips: &usize| window.elems_of(strips * self.rows) <= most_elems;
-        let most = (1..=(window.lines * window.line_rows).div_ceil(self.rows)).take_while(fits).last();
-        most.unwrap_or(1).max(least_rows.div_ceil(self.rows))
+        let most = (1..=all).take_while(fits).last().unwrap_or(1);
+        if !is_packed {
+            return most.max(MIN_BLOCKED_ROWS.div_ceil(self.rows));
+        }
+        let packing = |strips: usize| {
+            let rows = strips * self.rows;
+            PACKED_VECTOR_SLOTS * window.elems_of(rows) as f64 / (rows * extents.n * extents.k) as f64
+        };
+        let is_enough = |strips: &usize| packing(*strips) <= FEW_PACKING.max(MOST_OVERLAP * packing(all));
+        (most..all).find(is_enough).unwrap_or(all.max(1))
     }
 
     /// Terms that follow each other at an equal distance, if not all do.
@@ -160,6 +170,9 @@ const FAR_VECTOR_SLOTS: f64 = 12.0;
 
 /// Elements that one thread packs, at most, over those that there are, where blocks of rows overlap and a cache wants no smaller ones.
 const MOST_OVERLAP: f64 = 1.3;
+
+/// The share of a block's multiply-adds that its packing may take whatever blocks have in common.
+const FEW_PACKING: f64 = 0.1;
 
 /// Numbers of blocks of rows that are packed which are tried, beside the least: those that even out among usual numbers of threads.
 const PACKED_BLOCKS: [usize; 9] = [4, 8, 16, 24, 32, 48, 64, 96, 128];
@@ -252,7 +265,9 @@ impl CpuContractionSchedule {
         // Each block packs the panels that it meets.
         let least_strips = if staging.panels { ROWS_OF_A_PACKED_PANEL.div_ceil(rows) } else { 1 };
         let blocks = match (staging.window, staging.panels) {
-            (Some(window), _) => strips.div_ceil(tile.strips_of_window(window, target).max(least_strips)),
+            (Some(window), _) => {
+                strips.div_ceil(tile.strips_of_window(window, extents, target).max(least_strips))
+            }
             (None, true) if !is_packed => 1,
             (None, _) => strips.div_ceil((cache_rows / rows).max(least_strips)),
         };
@@ -322,7 +337,7 @@ impl CpuContractionSchedule {
             });
         }
         let strips = tile.strips(m);
-        let most = staging.window.map_or(strips, |window| tile.strips_of_window(window, target));
+        let most = staging.window.map_or(strips, |window| tile.strips_of_window(window, extents, target));
         let block_strips = strips.div_ceil(strips.div_ceil(most).max(m.div_ceil(MOST_BLOCK_ROWS)).max(1));
         let row_elems =
             staging.window.map_or(block_strips * rows * k, |window| window.elems_of(block_strips * rows));
@@ -374,19 +389,21 @@ impl CpuContractionSchedule {
     /// Slots of a multiply-add unit that the packing of rows takes, in part a mean over numbers of threads: threads pack a block each that
     /// they have work items of.
     fn packing_slots(&self, extents: GemmShape, staging: Staging, lanes: usize) -> f64 {
+        let grid = self.grid(extents, lanes);
         let elems = match (self.line_rows, staging.window, staging.rows) {
-            (None, Some(window), _) => window.elems_of(extents.m),
-            (None, None, Some(_)) => extents.m * extents.k,
+            (None, Some(window), _) => {
+                grid.row_blocks as f64 * window.usual_elems_of(self.block_rows.min(extents.m))
+            }
+            (None, None, Some(_)) => (extents.m * extents.k) as f64,
             (Some(_), ..) | (None, None, None) => return 0.0,
         };
-        let grid = self.grid(extents, lanes);
         let blocks = extents.batch * grid.row_blocks;
         let more = |&threads: &usize| {
             let most = most_blocks(blocks, grid.tasks_of_block(), threads);
             most as f64 * threads as f64 / blocks as f64 - 1.0
         };
         let more = EVEN_FOR.iter().map(more).sum::<f64>() / EVEN_FOR.len() as f64;
-        (extents.batch * elems) as f64 / lanes as f64 * PACKED_VECTOR_SLOTS * (1.0 + BALANCE_WEIGHT * more)
+        extents.batch as f64 * elems / lanes as f64 * PACKED_VECTOR_SLOTS * (1.0 + BALANCE_WEIGHT * more)
     }
 
     /// How much longer than an even share the largest share of work items is, a mean over numbers of threads; 0 for products that

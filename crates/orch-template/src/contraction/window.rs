@@ -72,6 +72,16 @@ impl WindowSize {
         (self.lines_of(rows) - 1) * self.step + self.first
     }
 
+    /// Elements of a block of so many rows: a mean over where blocks begin, each right after the one before.
+    pub fn usual_elems_of(&self, rows: usize) -> f64 {
+        let lines = match rows % self.line_rows {
+            0 => rows as f64 / self.line_rows as f64,
+            _ => rows.saturating_sub(1) as f64 / self.line_rows as f64 + 1.0,
+        };
+        let steps = (lines.min(self.lines as f64) - 1.0) * self.step as f64 + self.first as f64;
+        steps * self.step_elems as f64
+    }
+
     /// Elements of a block of so many rows, at most.
     pub fn elems_of(&self, rows: usize) -> usize {
         self.steps_of(rows) * self.step_elems

@@ -51,15 +51,17 @@ fn unknown(name: &str) -> Error {
     Error::Input(format!("target `{name}` is not known; there are {}", names.join(", ")))
 }
 
-/// The capability table that fits the machine's CPU.
+/// The capability table that fits the machine's CPU, with the machine's caches.
 fn of_machine(machine: &Machine) -> CpuTarget {
-    match machine.vector_bytes() {
+    let usual = match machine.vector_bytes() {
         64 if machine.has(Feature::AmxBf16) => X86_64_AMX,
         64 if machine.has(Feature::Avx512Bf16) => X86_64_V4_BF16,
         64 => X86_64_V4,
         32 => X86_64_V3,
         _ => AARCH64,
-    }
+    };
+    let CacheSizes { l1d_bytes, l2_bytes, .. } = machine.caches;
+    CpuTarget { l1_bytes: l1d_bytes, l2_bytes, ..usual }
 }
 
 /// What plans for a target by name suppose of the machine that they will run on: nothing of the one they are made on but its number of
