@@ -378,6 +378,21 @@ impl BlockGraph {
         })
     }
 
+    /// The tensors that are right operands of products, as they are loaded or after operators of one operand.
+    pub fn right_operands(&self) -> impl Iterator<Item = TensorId> {
+        let loaded = |mut tile: TileId| loop {
+            match self.nodes.get(tile.index())? {
+                TileNode::Load { tensor, .. } => return Some(*tensor),
+                TileNode::Op { args, .. } if args.len() == 1 => tile = args[0],
+                _ => return None,
+            }
+        };
+        self.nodes.iter().filter_map(move |node| match node {
+            TileNode::Op { op: Op::Matmul, args } => loaded(*args.get(1)?),
+            _ => None,
+        })
+    }
+
     /// The number of blocks.
     pub fn blocks(&self) -> usize {
         crate::op::elems(&self.grid)

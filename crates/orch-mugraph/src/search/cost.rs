@@ -359,7 +359,7 @@ impl Totals {
             let ops = extents.times(*arg) * (CONVERTED_OPS * elems) as f64;
             self.flops += device.scalar_flops * ops;
         }
-        let packed = if is_packed { right * device.pack_flops } else { 0.0 };
+        let packed = if is_packed { right * device.pack_flops_of(extents, args[1]) } else { 0.0 };
         // A product of an accumulator runs once, after the loop.
         let is_late = stays && sketch.has_product(args[0]);
         let times = if is_late { extents.blocks() } else { extents.times(at) };
@@ -467,6 +467,22 @@ impl SearchDevice {
         let rounds = (waves * counts.looped).div_ceil(sharing) as f64;
         let time = moved.max(computed) + self.unoverlapped * moved.min(computed) / rounds;
         self.launch_us + time + exchange_us + rounds * iteration_us
+    }
+
+    /// What it costs to pack an element of a right operand, in operations of a product: nothing else runs while it comes from memory.
+    fn pack_flops_of(&self, extents: &KernelExtents<'_>, at: usize) -> f64 {
+        let sketch = extents.sketch;
+        let SketchStep::Load(source) = &sketch.steps[at] else { return self.pack_flops };
+        let source = &sketch.sources[*source];
+        let is_given = matches!(source.origin, Origin::Program(_)) && !source.is_computed;
+        let bytes = extents.elems(&source.dims) * self.element_bytes;
+        match is_given && bytes > self.cache_bytes && self.pack_flops > 0.0 {
+            true => {
+                let from_memory = self.element_bytes as f64 * self.flops_per_us / self.memory_bytes_per_us;
+                self.pack_flops.max(from_memory)
+            }
+            false => self.pack_flops,
+        }
     }
 
     /// Whether registers hold what a step adds up: accumulators of products that nothing else reads before the loop ends.

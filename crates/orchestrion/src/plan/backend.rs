@@ -40,8 +40,8 @@ pub struct TargetInfo {
     pub widens_f16: bool,
     /// True if kernels of µGraphs compute masks that are bands from indices, and visit visible tiles only.
     pub computes_bands: bool,
-    /// Factor on the modelled costs of µGraphs, as far as these are less exact than those of templates.
-    pub substitute_margin: f64,
+    /// Factors on the modelled costs of µGraphs.
+    pub substitute_margins: SubstituteMargins,
     /// Most re-entrant units of a kernel: cheap ones that it recomputes, though it also reads what other kernels compute from them.
     pub reentrant_units: usize,
     /// True if a kernel starts before the kernel before it has ended (programmatic dependent launch), so that a plan takes
@@ -64,6 +64,15 @@ impl TargetInfo {
     pub fn is_tuned(&self, options: &Options) -> bool {
         options.records.is_some() || options.tune && self.is_measurable
     }
+}
+
+/// Factors on the modelled costs of µGraphs, as far as these are less exact than those of templates.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SubstituteMargins {
+    /// Of those that multiply by no constant.
+    pub computed: f64,
+    /// Of those that multiply by constants, which templates lay out anew when they are compiled.
+    pub by_constants: f64,
 }
 
 /// Models and designs kernels for one target.

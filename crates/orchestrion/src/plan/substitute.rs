@@ -4,7 +4,7 @@ use super::context::PlanContext;
 use orch_ir::{DType, TensorId};
 use orch_mugraph::lower::Stored;
 use orch_mugraph::search::limits::InputSet;
-use orch_mugraph::{Band, MuGraph, Proved};
+use orch_mugraph::{Band, MuGraph, Node, Proved};
 use serde::{Deserialize, Serialize};
 
 /// A proved µGraph in place of some primitives.
@@ -54,6 +54,20 @@ impl Substitute {
     /// What identifies its kernels: the µGraph, and how its inputs and outputs lie in memory.
     pub fn key(&self) -> String {
         format!("{} {}", self.proved.certificate.candidate, self.views.key())
+    }
+
+    /// Whether the right operand of one of its products is a constant of the graph.
+    pub fn multiplies_by_constants(&self, ctx: PlanContext<'_>) -> bool {
+        let graph = self.proved.graph().unwrap_or_default();
+        let inputs = graph.inputs().map(|(tensor, ..)| tensor).zip(&self.views.inputs);
+        let constants: Vec<_> = inputs
+            .filter(|(_, view)| ctx.graph.constant(TensorId(view.tensor)).is_some())
+            .map(|(tensor, _)| tensor)
+            .collect();
+        graph.kernel_nodes().any(|(_, node)| match node {
+            Node::Block(block) => block.right_operands().any(|tensor| constants.contains(&tensor)),
+            _ => false,
+        })
     }
 
     /// The shape of a tensor of the µGraph.

@@ -77,7 +77,7 @@ fn substitute_candidates(
     let finder = Finder::new(ctx.planner, options);
     let spent_us: f64 = spent.iter().map(|kernel| kernel.cost_us).sum();
     let slack = if ctx.planner.info().is_tuned(options) { MODEL_SLACK } else { 1.0 };
-    let margin = ctx.planner.info().substitute_margin;
+    let margins = ctx.planner.info().substitute_margins;
     let mut found = Vec::new();
     let mut searches = Vec::new();
     for request in search_requests(ctx, spent, options) {
@@ -85,7 +85,11 @@ fn substitute_candidates(
         let query = SearchQuery {
             program: &request.program,
             must_be_stable: request.must_be_stable,
-            below_us: if options.prefer_found { f64::INFINITY } else { slack * request.spent_us / margin },
+            below_us: if options.prefer_found {
+                f64::INFINITY
+            } else {
+                slack * request.spent_us / margins.computed
+            },
             states: (STATES * if options.prefer_found { 1.0 } else { request.gain_us / spent_us }).ceil()
                 as u64,
             budget: None,
@@ -126,8 +130,10 @@ fn substitute_candidates(
         let kernels = substitute.kernels(ctx, 1)?;
         Some(kernels.iter().map(|kernel| kernel.cost_us).sum::<f64>())
     })?;
-    let candidate = |((candidate, substitute), cost_us): (_, Option<f64>)| {
-        cost_us.map(|cost_us| SubstituteCandidate { candidate, substitute, cost_us: margin * cost_us })
+    let candidate = |((candidate, substitute), cost_us): ((Candidate, Substitute), Option<f64>)| {
+        let by_constants = substitute.multiplies_by_constants(ctx);
+        let margin = if by_constants { margins.by_constants } else { margins.computed };
+        Some(SubstituteCandidate { candidate, substitute, cost_us: margin * cost_us? })
     };
     Ok((found.into_iter().zip(costs).filter_map(candidate).collect(), searches))
 }

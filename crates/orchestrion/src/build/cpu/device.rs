@@ -2,7 +2,7 @@
 
 use crate::manifest::Device;
 use crate::parallel::MAX_THREADS;
-use crate::plan::backend::TargetInfo;
+use crate::plan::backend::{SubstituteMargins, TargetInfo};
 use crate::tune::calibrate;
 use crate::{Error, Options, Precision, parallel};
 use orch_runtime::cpu::{CompileError, Compiler, CompilerOptions, Tuning};
@@ -34,7 +34,7 @@ impl Cpu {
             chains_contractions: false,
             widens_f16: false,
             computes_bands: false,
-            substitute_margin: 1.0,
+            substitute_margins: SubstituteMargins { computed: 1.0, by_constants: 1.1 },
             reentrant_units: 0,
             overlaps_kernels: false,
             kept_bytes: machine.caches.l3_bytes,

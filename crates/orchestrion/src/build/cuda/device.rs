@@ -1,7 +1,7 @@
 //! A GPU with the tools that make kernels for it.
 
 use crate::manifest;
-use crate::plan::backend::TargetInfo;
+use crate::plan::backend::{SubstituteMargins, TargetInfo};
 use crate::{Error, Options, Precision};
 use orch_ir::DType;
 use orch_runtime::cuda::{Capability, CudaError, Device, DeviceInfo, Driver, Libraries, Nvrtc, NvrtcError};
@@ -153,7 +153,7 @@ fn target_info(target: &GpuTarget, arch: &str, figures: &GpuModel, precision: Pr
         chains_contractions: matches!(precision, Precision::F16 | Precision::Bf16),
         widens_f16: true,
         computes_bands: true,
-        substitute_margin: 1.1,
+        substitute_margins: SubstituteMargins { computed: 1.1, by_constants: 1.1 },
         reentrant_units: 1,
         overlaps_kernels: target.has_pdl,
         kept_bytes: 0,
