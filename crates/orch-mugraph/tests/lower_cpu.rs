@@ -249,10 +249,10 @@ fn products_take_operands_of_all_kinds() {
 }
 
 /// The thread program of a µGraph of one kernel.
-fn printed(graph: &MuGraph) -> String {
+fn printed(graph: &MuGraph, target: &CpuTarget) -> String {
     let mut text = String::new();
     outputs(graph, &random_inputs(graph, 5, 1.0), &row_major(graph), |request| {
-        let kernel = cpu::lower(request, &X86_64_V4).unwrap_or_else(|e| panic!("{e}"));
+        let kernel = cpu::lower(request, target).unwrap_or_else(|e| panic!("{e}"));
         text += &print_thread(&kernel.program);
         kernel
     });
@@ -267,9 +267,44 @@ fn columns_that_are_left_are_one_panel() {
     {
         let last = product.rsplit("; ").next().and_then(|line| line.split(' ').next()).unwrap();
         let body = format!("s0 = load t0 [-] -; s1 = load t1 [-] -; {product}; store {last} [-]");
-        let text = printed(&kernel(&["[40, 22]", right], "[1] loop 1", &body));
+        let text = printed(&kernel(&["[40, 22]", right], "[1] loop 1", &body), &X86_64_V4);
         let tiles = text.lines().filter(|line| line.trim().starts_with("reg sum_0_0")).count();
         assert_eq!(tiles, 2, "{right}\n{text}");
+    }
+}
+
+#[test]
+fn operands_larger_than_the_l1_are_copied_by_panels() {
+    // 64 rows of 64 columns are 16 KiB. Panels of 48 columns (AVX-512) and 24 (AVX2) are narrower, one of 32 is all of it.
+    let body = "s0 = load t0 [-] -; s1 = load t1 [-] -; s2 = matmul s0, s1; store s2 [-]";
+    for (rows, columns, l1_bytes, is_copied) in [
+        (40, 64, 8 << 10, true),
+        (40, 64, 16 << 10, false),
+        (40, 32, 4 << 10, false),
+        (4, 64, 8 << 10, false),
+    ] {
+        let graph = kernel(&[&format!("[{rows}, 64]"), &format!("[64, {columns}]")], "[1] loop 1", body);
+        let inputs = random_inputs(&graph, 5, 0.3);
+        for target in [X86_64_V4, X86_64_V3] {
+            let target = CpuTarget { l1_bytes, ..target };
+            let text = printed(&graph, &target);
+            // AVX2 takes 32 columns in two panels.
+            let is_copied = is_copied || columns == 32 && target.vector_bytes == 32;
+            assert_eq!(text.contains("panel["), is_copied, "{rows} x {columns}, {}\n{text}", target.name);
+            assert!(error_of(&graph, &row_major(&graph), &inputs, &target) < 1e-5);
+        }
+    }
+}
+
+#[test]
+fn rows_of_a_skinny_product_load_distant_rows_once() {
+    // Eight rows are one strip where lines of the right operand are 1024 elements apart; else two of four rows and more columns.
+    let body = "s0 = load t0 [-] -; s1 = load t1 [1] -; s2 = matmul s0, s1; store s2 [1]";
+    for (blocks, is_one_strip) in [(1, false), (8, true)] {
+        let graph =
+            kernel(&["[8, 16]", &format!("[16, {}]", 128 * blocks)], &format!("[{blocks}] loop 1"), body);
+        let text = printed(&graph, &X86_64_V3);
+        assert_eq!(text.contains("reg sum_7_0"), is_one_strip, "{blocks} blocks\n{text}");
     }
 }
 
@@ -285,7 +320,7 @@ fn operands_that_are_inputs_are_prefetched() {
         let body = format!("s0 = load t0 [-] 1; s1 = load t1 [1] 0; {rest}");
         let graph = kernel(&["[8, 48]", &right], &format!("[{grid}] loop 3"), &body);
         check(&graph);
-        let text = printed(&graph);
+        let text = printed(&graph, &X86_64_V4);
         assert_eq!(text.contains("prefetch "), is_asked, "{columns} columns, {rest}\n{text}");
     }
 }

@@ -307,6 +307,46 @@ fn lines_of_tiles_are_whole_sectors() {
     assert!(whole < torn && whole == whole_alone && torn > torn_alone, "{whole} {torn} {torn_alone}");
 }
 
+/// The cost of the best kernel of `silu(x w)` of so many rows and columns, of operands that no cache keeps.
+fn cost_from_memory([rows, columns]: [usize; 2], machine: SearchDevice) -> f64 {
+    let program = valid(&format!(
+        "mugraph \"p\" {{\n t0 = input \"x\" [{rows}, 1024]\n t1 = input \"w\" [1024, {columns}]\n t2 = matmul t0, t1\n \
+         t3 = silu t2\n output \"o\" t3\n}}\n"
+    ));
+    let machine = SearchDevice { cache_bytes: 0, element_bytes: 4, ..machine };
+    let options = SearchOptions { threads: 2, kernels: 1, machine, ..SearchOptions::default() };
+    search(&program, &options).unwrap_or_else(|e| panic!("{e}")).0[0].cost_us
+}
+
+/// Rows of weights that begin in other pages are read as far as a panel goes, those of 512 columns as a whole.
+#[test]
+fn distant_rows_are_read_in_short_runs() {
+    let machine = SearchDevice { burst_bytes: 256, ..SearchDevice::default() };
+    let cost = |columns: usize, far_run_bytes: usize| {
+        cost_from_memory([8, columns], SearchDevice { far_run_bytes, ..machine })
+    };
+    assert_eq!(cost(512, usize::MAX), cost(512, 256));
+    let (whole, short) = (cost(4096, usize::MAX), cost(4096, 256));
+    assert!(short > 1.5 * whole, "{whole} {short}");
+}
+
+/// A right operand that is packed comes from memory while nothing is multiplied.
+#[test]
+fn packing_waits_for_memory() {
+    let machine = SearchDevice {
+        flops_per_us: 2.5e5,
+        memory_bytes_per_us: 4e4,
+        unpacked_rows: 16,
+        ..SearchDevice::default()
+    };
+    let cost =
+        |rows: usize, pack_flops: f64| cost_from_memory([rows, 512], SearchDevice { pack_flops, ..machine });
+    assert_eq!(cost(16, 0.0), cost(16, 1.0));
+    // 4 bytes take 100 ps, in which 25 operations run: more than is asked for an operand that is at hand.
+    assert_eq!(cost(64, 1.0), cost(64, 25.0));
+    assert!(cost(64, 0.0) < cost(64, 1.0) && cost(64, 25.0) < cost(64, 50.0));
+}
+
 /// The grid of the cheapest kernel of a program if the CTAs of a cluster may split blocks.
 fn shared_grid(program: &MuGraph, has_tma: bool) -> String {
     let machine = SearchDevice {

@@ -843,9 +843,10 @@ mod tests {
 
     /// Elements of windows and rows that are packed by so many threads, each once for each block that it has work items of, over those
     /// that there are.
-    fn packed_times(staging: Staging, extents: GemmShape, threads: usize) -> f64 {
-        let schedule = CpuContractionSchedule::candidates(extents, staging, 16, &X86_64_V4, 1)[0];
-        let grid = schedule.grid(extents, 16);
+    fn packed_times(staging: Staging, extents: GemmShape, target: &CpuTarget, threads: usize) -> f64 {
+        let lanes = target.lanes(size_of::<f32>());
+        let schedule = CpuContractionSchedule::candidates(extents, staging, lanes, target, 1)[0];
+        let grid = schedule.grid(extents, lanes);
         if schedule.line_rows.is_some() {
             return 0.0;
         }
@@ -871,7 +872,7 @@ mod tests {
             if staging.window.is_some() || staging.rows.is_some() {
                 let extents = GemmShape { batch: 1, m, n, k };
                 all += times as f64;
-                packed += times as f64 * packed_times(staging, extents, threads);
+                packed += times as f64 * packed_times(staging, extents, &X86_64_V4, threads);
             }
         }
         packed / all
@@ -883,6 +884,31 @@ mod tests {
             let times = mean_packed_times(&products, 1);
             assert!(times <= 1.1, "{times}");
         }
+    }
+
+    #[test]
+    fn lines_that_exceed_the_l2_are_packed_about_once() {
+        // The first convolution of an image of 2048 x 2048 x 3, to 16 channels: three lines take 72 KiB.
+        let extents = GemmShape { batch: 1, m: 1024 * 1024, n: 16, k: 27 };
+        for l2_bytes in [128 << 10, 256 << 10, 1 << 20, 2 << 20] {
+            for target in [X86_64_V3, X86_64_V4] {
+                let target = CpuTarget { l2_bytes, ..target };
+                let times = packed_times(window(1024, 3, 2), extents, &target, 1);
+                assert!(times <= 1.31, "{} with {l2_bytes} bytes: {times}", target.name);
+            }
+        }
+    }
+
+    #[test]
+    fn many_results_of_an_element_are_worth_packing_it_again() {
+        // Of 14 x 14 x 256, to 256: a block that stays in a small L2 packs some lines twice, a tenth of its multiply-adds at most.
+        let (staging, extents) = (window(14, 256, 1), GemmShape { batch: 1, m: 196, n: 256, k: 2304 });
+        let target = CpuTarget { l2_bytes: 512 << 10, ..X86_64_V3 };
+        let schedule = CpuContractionSchedule::candidates(extents, staging, 8, &target, 1)[0];
+        let rows = schedule.block_rows.min(extents.m);
+        let packed = staging.window.expect("a window").elems_of(rows);
+        assert!(PACKED_VECTOR_SLOTS * packed as f64 <= 0.1 * (rows * extents.n * extents.k) as f64);
+        assert!(packed * size_of::<f32>() <= target.l2_bytes, "{schedule:?} packs {packed} elements");
     }
 
     #[test]

@@ -90,6 +90,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn plans_for_a_machine_go_by_its_caches() {
+        let here = Machine::detect();
+        let caches = CacheSizes { l1d_bytes: 48 << 10, l2_bytes: 3 << 20, l3_bytes: 0 };
+        for target in CPU_TARGETS {
+            let machine = Machine { caches, ..usual_machine(target, &here) };
+            let plans_for = of_machine(&machine);
+            assert_eq!((plans_for.l1_bytes, plans_for.l2_bytes), (48 << 10, 3 << 20), "{}", target.name);
+        }
+    }
+
+    #[test]
     fn usual_machines_are_of_their_targets() {
         let here = Machine::detect();
         for target in CPU_TARGETS {
