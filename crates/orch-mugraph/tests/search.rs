@@ -307,13 +307,13 @@ fn lines_of_tiles_are_whole_sectors() {
     assert!(whole < torn && whole == whole_alone && torn > torn_alone, "{whole} {torn} {torn_alone}");
 }
 
-/// The cost of the best kernel of `silu(x w)` of so many rows and columns, of operands that no cache keeps.
-fn cost_from_memory([rows, columns]: [usize; 2], machine: SearchDevice) -> f64 {
+/// The cost of the best kernel of `silu(x w)`, where `x` is `16 x 1024`, for so many columns, of operands that no cache keeps.
+fn cost_from_memory(columns: usize, machine: SearchDevice) -> f64 {
     let program = valid(&format!(
-        "mugraph \"p\" {{\n t0 = input \"x\" [{rows}, 1024]\n t1 = input \"w\" [1024, {columns}]\n t2 = matmul t0, t1\n \
+        "mugraph \"p\" {{\n t0 = input \"x\" [16, 1024]\n t1 = input \"w\" [1024, {columns}]\n t2 = matmul t0, t1\n \
          t3 = silu t2\n output \"o\" t3\n}}\n"
     ));
-    let machine = SearchDevice { cache_bytes: 0, element_bytes: 4, ..machine };
+    let machine = SearchDevice { cache_bytes: 0, element_bytes: 4, launch_us: 0.0, ..machine };
     let options = SearchOptions { threads: 2, kernels: 1, machine, ..SearchOptions::default() };
     search(&program, &options).unwrap_or_else(|e| panic!("{e}")).0[0].cost_us
 }
@@ -323,28 +323,44 @@ fn cost_from_memory([rows, columns]: [usize; 2], machine: SearchDevice) -> f64 {
 fn distant_rows_are_read_in_short_runs() {
     let machine = SearchDevice { burst_bytes: 256, ..SearchDevice::default() };
     let cost = |columns: usize, far_run_bytes: usize| {
-        cost_from_memory([8, columns], SearchDevice { far_run_bytes, ..machine })
+        cost_from_memory(columns, SearchDevice { far_run_bytes, ..machine })
     };
-    assert_eq!(cost(512, usize::MAX), cost(512, 256));
-    let (whole, short) = (cost(4096, usize::MAX), cost(4096, 256));
+    assert_eq!(cost(512, usize::MAX), cost(512, 64));
+    let (whole, short) = (cost(4096, usize::MAX), cost(4096, 64));
     assert!(short > 1.5 * whole, "{whole} {short}");
+}
+
+/// Decoding waits for keys and values: two blocks that read the same ones take longer than one, on a device where both may miss the cache.
+#[test]
+fn blocks_that_read_the_same_wait_for_memory() {
+    let program = valid(
+        "mugraph \"a\" {\n t0 = input \"q\" [64, 4, 64]\n t1 = input \"k\" [64, 64, 2048]\n \
+         t2 = input \"v\" [64, 2048, 64]\n t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = div t4, t5\n \
+         t7 = matmul t6, t2\n output \"o\" t7\n}\n",
+    );
+    let blocks = |reread_share: f64| {
+        let machine = SearchDevice {
+            memory_bytes_per_us: 2e6,
+            cache_bytes_per_us: 6.3e6,
+            reread_share,
+            ..SearchDevice::default()
+        };
+        let options = SearchOptions { threads: 2, kernels: 1, machine, ..SearchOptions::default() };
+        let (found, _) = search(&program, &options).unwrap_or_else(|e| panic!("{e}"));
+        let (_, text) = best(&found, 1);
+        text.split(['[', ']']).nth(1).unwrap_or_default().to_owned()
+    };
+    assert_eq!([0.0, 0.1].map(blocks), ["64, 2", "64"]);
 }
 
 /// A right operand that is packed comes from memory while nothing is multiplied.
 #[test]
 fn packing_waits_for_memory() {
-    let machine = SearchDevice {
-        flops_per_us: 2.5e5,
-        memory_bytes_per_us: 4e4,
-        unpacked_rows: 16,
-        ..SearchDevice::default()
-    };
-    let cost =
-        |rows: usize, pack_flops: f64| cost_from_memory([rows, 512], SearchDevice { pack_flops, ..machine });
-    assert_eq!(cost(16, 0.0), cost(16, 1.0));
-    // 4 bytes take 100 ps, in which 25 operations run: more than is asked for an operand that is at hand.
-    assert_eq!(cost(64, 1.0), cost(64, 25.0));
-    assert!(cost(64, 0.0) < cost(64, 1.0) && cost(64, 25.0) < cost(64, 50.0));
+    let machine = SearchDevice { flops_per_us: 2.5e5, memory_bytes_per_us: 4e4, ..SearchDevice::default() };
+    let cost = |pack_flops: f64| cost_from_memory(512, SearchDevice { pack_flops, ..machine });
+    // Four bytes take 100 ps, in which 25 operations run: more than packing takes of an operand that is at hand.
+    assert_eq!(cost(1.0), cost(25.0));
+    assert!(cost(0.0) < cost(1.0) && cost(25.0) < cost(50.0), "{} {} {}", cost(0.0), cost(1.0), cost(50.0));
 }
 
 /// The grid of the cheapest kernel of a program if the CTAs of a cluster may split blocks.

@@ -100,6 +100,8 @@ pub struct SearchDevice {
     pub sector_bytes: usize,
     /// Most consecutive bytes that a product reads at a time of a right operand in memory whose rows are far apart ([`FAR_BYTES`]).
     pub far_run_bytes: usize,
+    /// The share of bytes which another block reads as well that come from memory again, as far as the cache keeps them.
+    pub reread_share: f64,
     /// Bytes of an element.
     pub element_bytes: usize,
     /// Bytes of an element of what one kernel hands to another.
@@ -150,6 +152,7 @@ impl Default for SearchDevice {
             burst_bytes: 8,
             sector_bytes: 64,
             far_run_bytes: usize::MAX,
+            reread_share: 0.0,
             element_bytes: 2,
             partial_bytes: 4,
             mma_m: 16,
@@ -323,7 +326,10 @@ impl Totals {
         let whole = extents.elems(&source.dims) * element_bytes;
         self.cache_bytes += if is_given { moved(run) } else { HANDED_ON * moved(run) };
         self.memory_bytes += match whole <= device.cache_bytes {
-            true if is_given => whole as f64,
+            true if is_given => {
+                let again = (moved(run) - whole as f64).clamp(0.0, whole as f64);
+                whole as f64 + device.reread_share * again
+            }
             // The kernel before has just stored it.
             true => 0.0,
             false => {

@@ -124,6 +124,7 @@ impl Planner for Cpu {
             burst_bytes: 256,
             // Products of 8 rows read weights of 4096 columns at half the rate of packed ones, on a Zen 5.
             far_run_bytes: 256,
+            reread_share: 0.0,
             sector_bytes: 64,
             element_bytes: size_of::<f32>(),
             partial_bytes: size_of::<f32>(),
