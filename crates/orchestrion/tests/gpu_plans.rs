@@ -12,7 +12,7 @@ mod plan_options;
 
 use cache_dir::CacheDir;
 use orch_ir::generate::{GenerateOptions, generate, random_inputs};
-use orch_ir::{DType, PrimGraph, Tensor};
+use orch_ir::{ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, Window};
 use orchestrion::compare::{ROUNDING_FACTOR, compare};
 use orchestrion::manifest::Device;
 use orchestrion::{Artifact, Error, Executable, Model, Options, Precision, RunOptions, SearchPaths};
@@ -90,6 +90,33 @@ fn training_keeps_statistics_with_few_kernels() {
 }
 
 /// Code for GPUs is made where NVRTC is, and loaded where a GPU is.
+/// An image that is what attention makes, heads before pixels, is written before a convolution of many taps reads it: each read would divide
+/// its index five times, for each map and tap.
+#[test]
+fn images_of_other_shapes_are_not_made_in_every_tap() {
+    let cache = CacheDir::new("gpu-plans-taps");
+    let mut graph = PrimGraph::new("upsampling");
+    let x = graph.add_input("x", DType::F16, [1, 8, 49, 32]);
+    let x = graph.add(PrimOp::Map(ScalarFn::Cast(DType::F32)), &[x]).unwrap();
+    let x = graph.add(PrimOp::Transpose { perm: vec![0, 1, 3, 2] }, &[x]).unwrap();
+    let x = graph.add(PrimOp::Reshape { shape: [1, 256, 7, 7].into() }, &[x]).unwrap();
+    let weights = graph.add_constant(Tensor::from_vec([512, 256, 3, 3], vec![0.01f32; 512 * 256 * 9]));
+    let pad = vec![1; 2];
+    let window = Window {
+        kernel: vec![3; 2],
+        strides: vec![1; 2],
+        dilations: vec![1; 2],
+        low: pad.clone(),
+        high: pad,
+    };
+    let y = graph.add(PrimOp::Conv(ConvSpec { window, groups: 1 }), &[x, weights]).unwrap();
+    graph.add_output("y", y);
+    let planned =
+        Model::from_graph(graph).plan(&options(&cache, Some("cuda:sm_90"), Precision::F16)).unwrap();
+    let steps = planned.step_names();
+    assert!(steps.len() == 2 && !steps[0].contains("conv"), "{steps:?}");
+}
+
 #[test]
 fn networks_compile_without_a_gpu() {
     let cache = CacheDir::new("gpu-networks-compiled");

@@ -140,6 +140,7 @@ fn product(block: &BlockProgram, form: &ContractionForm, operands: OperandPrecis
         operand_bytes: pair.map(bytes),
         access_bytes: access_bytes(block, form),
         operand_ops: pair.map(|operand| computing(block, operand, unit)),
+        index_divisions: pair.map(|operand| index_divisions(block, operand)),
         operand_pieces: pair.map(|operand| pieces(block, operand)),
         unused_stored_bytes: unused_stored_bytes(block, form),
     }
@@ -151,6 +152,16 @@ fn pieces(block: &BlockProgram, operand: ExprId) -> u64 {
     let guarded =
         nodes.iter().filter(|&&id| matches!(block.exprs.get(id), Expr::Read { guard: Some(_), .. }));
     guarded.count().max(1) as u64
+}
+
+/// Divisions and remainders in the indices of an operand; none of a constant, which is packed.
+fn index_divisions(block: &BlockProgram, operand: ExprId) -> u64 {
+    if read_nodes(block, operand).all(|arg| arg.role == ArgRole::Constant) {
+        return 0;
+    }
+    let nodes = block.exprs.reachable(&[operand]);
+    nodes.iter().filter(|&&id| matches!(block.exprs.get(id), Expr::FloorDiv(..) | Expr::FloorRem(..))).count()
+        as u64
 }
 
 /// Operations that compute an element of an operand; 0 if it is read in the type in which it is multiplied.
