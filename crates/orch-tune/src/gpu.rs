@@ -480,6 +480,7 @@ mod tests {
                     operand_bytes: [2; 2],
                     access_bytes: [16; 2],
                     operand_ops: [0.0; 2],
+                    index_divisions: [0; 2],
                     operand_pieces: [1; 2],
                     unused_stored_bytes: 0,
                 }),
