@@ -89,7 +89,6 @@ fn training_keeps_statistics_with_few_kernels() {
     }
 }
 
-/// Code for GPUs is made where NVRTC is, and loaded where a GPU is.
 /// An image that is what attention makes, heads before pixels, is written before a convolution of many taps reads it: each read would divide
 /// its index five times, for each map and tap.
 #[test]
@@ -117,6 +116,7 @@ fn images_of_other_shapes_are_not_made_in_every_tap() {
     assert!(steps.len() == 2 && !steps[0].contains("conv"), "{steps:?}");
 }
 
+/// Code for GPUs is made where NVRTC is, and loaded where a GPU is.
 #[test]
 fn networks_compile_without_a_gpu() {
     let cache = CacheDir::new("gpu-networks-compiled");

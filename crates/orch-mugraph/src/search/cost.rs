@@ -482,12 +482,10 @@ impl SearchDevice {
         let source = &sketch.sources[*source];
         let is_given = matches!(source.origin, Origin::Program(_)) && !source.is_computed;
         let bytes = extents.elems(&source.dims) * self.element_bytes;
-        match is_given && bytes > self.cache_bytes && self.pack_flops > 0.0 {
-            true => {
-                let from_memory = self.element_bytes as f64 * self.flops_per_us / self.memory_bytes_per_us;
-                self.pack_flops.max(from_memory)
-            }
-            false => self.pack_flops,
+        if is_given && bytes > self.cache_bytes && self.pack_flops > 0.0 {
+            self.pack_flops.max(self.element_bytes as f64 * self.flops_per_us / self.memory_bytes_per_us)
+        } else {
+            self.pack_flops
         }
     }
 

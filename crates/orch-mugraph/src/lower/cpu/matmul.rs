@@ -95,13 +95,13 @@ impl CpuBlockEmitter<'_> {
         let [lhs_batch, rhs_batch] = [0, 1].map(|number| {
             self.repeated(args[number], &[&batch[..], &[zero, zero]].concat())[..rank - 2].to_vec()
         });
-        let terms = &self.plan.nodes[args[0]].shape[rank - 1].clone();
+        let k = &self.plan.nodes[args[0]].shape[rank - 1].clone();
         let in_place = rhs
             .as_ref()
-            .is_some_and(|view| view.strides[rank - 1] == 1 && !self.suits_copying(&shape, terms, view));
+            .is_some_and(|view| view.strides[rank - 1] == 1 && !self.suits_copying(&shape, k, view));
         let rhs = rhs.map(|view| shift(self, &view, &rhs_batch));
         let is_across = |view: &TileView| view.strides[rank - 2] == 1 && view.strides[rank - 1] != 1;
-        let end = self.len(&terms.len);
+        let end = self.len(&k.len);
         let product = MatmulStep {
             node,
             lhs: shift(self, &lhs, &lhs_batch),
@@ -110,10 +110,10 @@ impl CpuBlockEmitter<'_> {
             rhs_batch,
             into: shift(self, into, &batch),
             batch,
-            terms: (zero, end, terms.full),
+            terms: (zero, end, k.full),
             finish,
         };
-        let body = if terms.full > LONGEST_CHAIN { self.chains(product) } else { self.columns(&product) };
+        let body = if k.full > LONGEST_CHAIN { self.chains(product) } else { self.columns(&product) };
         self.around(&walk, body)
     }
 
@@ -166,12 +166,12 @@ impl CpuBlockEmitter<'_> {
 
     /// True if panels of a right operand are copied before they are multiplied by several strips of rows: where its lines are far apart, or
     /// it is larger than L1 and panels are narrower than its lines, so that they use a part of L1's sets only.
-    fn suits_copying(&self, shape: &[Extent], terms: &Extent, rhs: &TileView) -> bool {
+    fn suits_copying(&self, shape: &[Extent], k: &Extent, rhs: &TileView) -> bool {
         let rank = shape.len();
         let (rows, vectors) = self.register_tile(shape, Some(rhs));
         let line = rhs.strides[rank - 2];
         let is_narrow = vectors * self.lanes < line;
-        let exceeds_l1 = terms.full * line * size_of::<f32>() > self.target.l1_bytes;
+        let exceeds_l1 = k.full * line * size_of::<f32>() > self.target.l1_bytes;
         shape[rank - 2].full.div_ceil(rows) >= COPYING_STRIPS
             && (line >= FAR_APART || is_narrow && exceeds_l1)
     }

