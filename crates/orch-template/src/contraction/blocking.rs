@@ -82,8 +82,8 @@ impl TileShape {
             let rows = strips * self.rows;
             PACKED_VECTOR_SLOTS * window.elems_of(rows) as f64 / (rows * extents.n * extents.k) as f64
         };
-        let is_enough = |strips: &usize| packing(*strips) <= FEW_PACKING.max(MOST_OVERLAP * packing(all));
-        (most..all).find(is_enough).unwrap_or(all.max(1))
+        let most_packing = FEW_PACKING.max(MOST_OVERLAP * packing(all));
+        (most..all).find(|&strips| packing(strips) <= most_packing).unwrap_or(all.max(1))
     }
 
     /// Terms that follow each other at an equal distance, if not all do.
