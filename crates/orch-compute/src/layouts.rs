@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
     let mut pinned = row_major_only(graph);
     pin_planar_convolutions(graph, &mut pinned);
-    forward(graph, &pinned, &BTreeMap::new())
+    forward(graph, &pinned, &BTreeMap::new(), |_| false)
 }
 
 /// The layout of every tensor for a GPU.
@@ -30,7 +30,9 @@ pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
 pub fn assign_gpu(graph: &PrimGraph) -> Vec<Layout> {
     let chosen: BTreeMap<TensorId, Layout> =
         weight_layouts(graph).into_iter().chain(copy_layouts(graph)).chain(padded_layouts(graph)).collect();
-    forward(graph, &row_major_only(graph), &chosen)
+    let images = convolved_only(graph, &graph.consumers(), 0);
+    let is_image = |tensor: TensorId| images[tensor.index()][0] && has_aligned_channels(graph, tensor);
+    forward(graph, &row_major_only(graph), &chosen, is_image)
 }
 
 /// Layouts of copies of inputs that nothing but convolutions reads. Images, also with batch and channels exchanged, as gradients of weights
@@ -39,10 +41,6 @@ pub fn assign_gpu(graph: &PrimGraph) -> Vec<Layout> {
 fn copy_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
     let consumers = graph.consumers();
     let [images, weights] = [0, 1].map(|operand| convolved_only(graph, &consumers, operand));
-    let is_aligned = |tensor: TensorId| {
-        let shape = graph.shape(tensor);
-        shape.rank() > 2 && shape[1].is_multiple_of(ALIGNED_CHANNELS)
-    };
     let is_exchanged = |&reader: &NodeId| {
         let node = graph.node(reader);
         let is_exchange = matches!(&node.op, PrimOp::Transpose { perm } if exchanges_first_two(perm));
@@ -50,7 +48,7 @@ fn copy_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
     };
     let layout = |copy: TensorId| {
         let (rank, readers) = (graph.shape(copy).rank(), &consumers[copy.index()]);
-        if is_aligned(copy) && images[copy.index()][1] {
+        if has_aligned_channels(graph, copy) && images[copy.index()][1] {
             Some(Layout::channels_last(rank))
         } else if !readers.is_empty() && readers.iter().all(is_exchanged) {
             Some(maps_last(rank))
@@ -106,6 +104,12 @@ fn convolved_only(graph: &PrimGraph, consumers: &[Vec<NodeId>], operand: usize) 
 /// Channels of which a multiple is read by the widest accesses: 16 bytes of half precision.
 const ALIGNED_CHANNELS: usize = 8;
 
+/// True for a tensor with dimensions behind its channels, whose number is such a multiple.
+fn has_aligned_channels(graph: &PrimGraph, tensor: TensorId) -> bool {
+    let shape = graph.shape(tensor);
+    shape.rank() > 2 && shape[1].is_multiple_of(ALIGNED_CHANNELS)
+}
+
 /// True for a conversion of an input of the graph, which may be one to its own type.
 fn is_copy_of_input(graph: &PrimGraph, tensor: TensorId) -> bool {
     graph.producer(tensor).is_some_and(|producer| {
@@ -115,8 +119,14 @@ fn is_copy_of_input(graph: &PrimGraph, tensor: TensorId) -> bool {
     })
 }
 
-/// Layouts from the inputs on: those that are chosen, and elsewhere what each primitive prefers.
-fn forward(graph: &PrimGraph, pinned: &[bool], chosen: &BTreeMap<TensorId, Layout>) -> Vec<Layout> {
+/// Layouts from the inputs on: those that are chosen, and elsewhere what each primitive prefers. Reshapes that have to be copies have
+/// channels last where they are images for convolutions.
+fn forward(
+    graph: &PrimGraph,
+    pinned: &[bool],
+    chosen: &BTreeMap<TensorId, Layout>,
+    is_image: impl Fn(TensorId) -> bool,
+) -> Vec<Layout> {
     let mut layouts: Vec<Layout> =
         graph.tensors().iter().map(|info| Layout::row_major(info.shape.rank())).collect();
     for (tensor, layout) in chosen {
@@ -125,7 +135,7 @@ fn forward(graph: &PrimGraph, pinned: &[bool], chosen: &BTreeMap<TensorId, Layou
     for node in graph.nodes() {
         for &output in &node.outputs {
             if !pinned[output.index()] && !chosen.contains_key(&output) {
-                layouts[output.index()] = preferred(graph, node, output, &layouts);
+                layouts[output.index()] = preferred(graph, node, output, &layouts, &is_image);
             }
         }
     }
@@ -214,15 +224,23 @@ fn pin_planar_convolutions(graph: &PrimGraph, pinned: &mut [bool]) {
     }
 }
 
-fn preferred(graph: &PrimGraph, node: &PrimNode, output: TensorId, layouts: &[Layout]) -> Layout {
+fn preferred(
+    graph: &PrimGraph,
+    node: &PrimNode,
+    output: TensorId,
+    layouts: &[Layout],
+    is_image: impl Fn(TensorId) -> bool,
+) -> Layout {
     let rank = graph.shape(output).rank();
     let of = |tensor: TensorId| &layouts[tensor.index()];
     match &node.op {
         PrimOp::Conv(_) | PrimOp::ConvTranspose { .. } => Layout::channels_last(rank),
         PrimOp::Window { .. } => Layout::channels_last(rank),
         PrimOp::Transpose { perm } => of(node.inputs[0]).transposed(perm),
-        PrimOp::Reshape { shape } => (of(node.inputs[0]).reshaped(graph.shape(node.inputs[0]), shape))
-            .unwrap_or_else(|| Layout::row_major(rank)),
+        PrimOp::Reshape { shape } => {
+            let copy = if is_image(output) { Layout::channels_last(rank) } else { Layout::row_major(rank) };
+            of(node.inputs[0]).reshaped(graph.shape(node.inputs[0]), shape).unwrap_or(copy)
+        }
         PrimOp::Reduce { axes, .. } => of(node.inputs[0]).without(axes),
         PrimOp::Map(_) | PrimOp::Concat { .. } => leading(graph, &node.inputs, layouts)
             .map_or_else(|| Layout::row_major(rank), |tensor| of(tensor).clone()),
@@ -404,6 +422,20 @@ mod tests {
             graph.add_output("y", y);
             assert_eq!(assign_gpu(&graph)[image.index()].is_row_major(), channels == 3);
         }
+    }
+
+    #[test]
+    fn images_that_are_copied_from_heads_have_channels_last() {
+        // [batch, heads, pixels, channels of a head] as [batch, channels, height, width].
+        let mut graph = PrimGraph::new("attention before a convolution");
+        let heads = graph.add_input("heads", DType::F16, [1, 4, 64, 8]);
+        let turned = graph.add(PrimOp::Transpose { perm: vec![0, 1, 3, 2] }, &[heads]).unwrap();
+        let image = graph.add(PrimOp::Reshape { shape: [1, 32, 8, 8].into() }, &[turned]).unwrap();
+        let weights = graph.add_constant(orch_ir::Tensor::zeros(DType::F16, [2, 32, 3, 3]));
+        let spec = ConvSpec { window: square(3, 1, 1), groups: 1 };
+        let y = graph.add(PrimOp::Conv(spec), &[image, weights]).unwrap();
+        graph.add_output("y", y);
+        assert_eq!(assign_gpu(&graph)[image.index()], Layout::channels_last(4));
     }
 
     #[test]
