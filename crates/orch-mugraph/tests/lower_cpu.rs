@@ -240,6 +240,15 @@ fn products_take_operands_of_all_kinds() {
         (["[2, 40, 22]", "[2, 22, 122]"], "s2 = matmul s0, s1; store s2"),
         (["[2, 40, 22]", "[2, 122, 22]"], "s2 = transpose(0, 2, 1) s1; s3 = matmul s0, s2; store s3"),
         (["[2, 40, 22]", "[2, 22, 70]"], "s2 = exp s1; s3 = matmul s0, s2; store s3"),
+        // Columns that are computed, and contiguous along the K dimension.
+        (
+            ["[2, 40, 22]", "[2, 122, 22]"],
+            "s2 = scale(1/8) s1; s3 = transpose(0, 2, 1) s2; s4 = matmul s0, s3; store s4",
+        ),
+        (
+            ["[2, 40, 22]", "[2, 61, 22]"],
+            "s2 = exp s1; s3 = repeat(1, 2) s2; s4 = transpose(0, 2, 1) s3; s5 = matmul s0, s4; store s5",
+        ),
         (["[1, 3, 2100]", "[1, 2100, 20]"], "s2 = matmul s0, s1; store s2"),
         (["[1, 7, 1030]", "[1, 33, 1030]"], "s2 = transpose(0, 2, 1) s1; s3 = matmul s0, s2; store s3"),
     ] {
@@ -292,6 +301,21 @@ fn operands_larger_than_the_l1_are_copied_by_panels() {
             let is_copied = is_copied || columns == 32 && target.vector_bytes == 32;
             assert_eq!(text.contains("panel["), is_copied, "{rows} x {columns}, {}\n{text}", target.name);
             assert!(error_of(&graph, &row_major(&graph), &inputs, &target) < 1e-5);
+        }
+    }
+}
+
+#[test]
+fn operands_that_are_contiguous_along_k_are_transposed() {
+    for product in [
+        "s2 = transpose(1, 0) s1; s3 = matmul s0, s2; store s3 [-]",
+        "s2 = scale(1/8) s1; s3 = transpose(1, 0) s2; s4 = matmul s0, s3; store s4 [-]",
+    ] {
+        let body = format!("s0 = load t0 [-] -; s1 = load t1 [-] -; {product}");
+        let graph = kernel(&["[40, 64]", "[32, 64]"], "[1] loop 1", &body);
+        for target in TARGETS {
+            let text = printed(&graph, target);
+            assert!(text.contains("interleave"), "{}\n{text}", target.name);
         }
     }
 }

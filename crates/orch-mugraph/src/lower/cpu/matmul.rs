@@ -41,8 +41,6 @@ pub(super) struct MatmulStep {
     lhs: TileView,
     /// The right operand where it lies, if it is read there.
     rhs: Option<TileView>,
-    /// The right operand, if it is contiguous along the K dimension instead of along columns.
-    pub across: Option<TileView>,
     /// The index of the right operand within the batch.
     pub rhs_batch: Vec<ExprId>,
     /// The index of the result within the batch.
@@ -100,12 +98,10 @@ impl CpuBlockEmitter<'_> {
             .as_ref()
             .is_some_and(|view| view.strides[rank - 1] == 1 && !self.suits_copying(&shape, k, view));
         let rhs = rhs.map(|view| shift(self, &view, &rhs_batch));
-        let is_across = |view: &TileView| view.strides[rank - 2] == 1 && view.strides[rank - 1] != 1;
         let end = self.len(&k.len);
         let product = MatmulStep {
             node,
             lhs: shift(self, &lhs, &lhs_batch),
-            across: rhs.clone().filter(is_across),
             rhs: rhs.filter(|_| in_place),
             rhs_batch,
             into: shift(self, into, &batch),

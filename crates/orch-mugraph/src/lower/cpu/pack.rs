@@ -1,21 +1,20 @@
 //! Panels: copies of some columns of a right operand, as `[vector][k][lane]`.
 
 use super::CpuBlockEmitter;
-use super::element::TileView;
 use super::matmul::MatmulStep;
 use super::rows::Lane;
-use orch_compute::{BufferId, ExprId};
-use orch_thread::{LoopKind, Stmt, Vectorizer, Widening};
+use orch_compute::{BufferId, ExprId, VarId};
+use orch_thread::{LoopKind, Stmt, Vectorizer, Widening, vectorize};
 
-/// Terms that are transposed at a time.
+/// Elements along the K dimension that are transposed at a time.
 const GROUP: usize = 4;
 
 impl CpuBlockEmitter<'_> {
     /// Copies a panel of the right operand.
     pub fn pack(&mut self, product: &MatmulStep, lane: Lane, buffer: BufferId) -> Vec<Stmt> {
         let (start, end, _) = product.terms;
-        let last = self.last_column(product, lane);
-        let Some((view, last)) = product.across.as_ref().zip(last) else {
+        let last = self.last_column(product, lane).filter(|_| self.is_contiguous_along_k(product));
+        let Some(last) = last else {
             return vec![self.pack_terms(product, lane, buffer, (start, end))];
         };
         let len = self.program.exprs.sub(end, start);
@@ -24,13 +23,38 @@ impl CpuBlockEmitter<'_> {
         let covered = self.program.exprs.mul_const(groups, GROUP as i64);
         let past = self.program.exprs.add2(start, covered);
         let past = self.simplify(past);
-        let mut body = vec![self.transpose(product, view, (lane, last), (buffer, past))];
+        let mut body = vec![self.transpose(product, (lane, last), (buffer, past))];
         let is_less = self.program.exprs.lt(past, end);
         let is_less = self.simplify(is_less);
         if self.program.exprs.as_bool(is_less) != Some(false) {
             body.push(self.pack_terms(product, lane, buffer, (past, end)));
         }
         body
+    }
+
+    /// True if what the right operand is computed from lies side by side along the K dimension, and not along columns.
+    fn is_contiguous_along_k(&mut self, product: &MatmulStep) -> bool {
+        let (k_var, k) = self.program.exprs.fresh_index("term", self.terms_bound(product));
+        let (column_var, column) = self.program.exprs.fresh_index("column", self.columns_bound(product));
+        let value = self.right_element(product, k, column);
+        let zero = self.program.exprs.index(0);
+        let mut gathers = |var: VarId, lanes: usize| {
+            let widening = Widening::new(var, zero, lanes);
+            vectorize(&mut self.program.exprs, value, &widening).loads.gathers
+        };
+        gathers(column_var, self.lanes) > 0 && gathers(k_var, GROUP) == 0
+    }
+
+    /// More than any index of a column, with those of a last vector.
+    fn columns_bound(&self, product: &MatmulStep) -> usize {
+        let rhs = self.plan.nodes[product.node].args[1];
+        self.plan.nodes[rhs].shape.last().map_or(1, |extent| extent.full).next_multiple_of(self.lanes)
+    }
+
+    /// An element of the right operand.
+    fn right_element(&mut self, product: &MatmulStep, k: ExprId, column: ExprId) -> ExprId {
+        let rhs = self.plan.nodes[product.node].args[1];
+        self.element(rhs, &[&product.rhs_batch[..], &[k, column]].concat())
     }
 
     /// The last column of a panel, counted from its first one; `None` if that is not constant.
@@ -65,12 +89,9 @@ impl CpuBlockEmitter<'_> {
         buffer: BufferId,
         (start, end): (ExprId, ExprId),
     ) -> Stmt {
-        let rhs = self.plan.nodes[product.node].args[1];
-        let n = self.plan.nodes[rhs].shape.last().map_or(1, |extent| extent.full);
         let (var, term) = self.program.exprs.fresh_index("term", self.terms_bound(product));
-        let (column_var, column) = self.program.exprs.fresh_index("column", n.next_multiple_of(self.lanes));
-        let index = [&product.rhs_batch[..], &[term, column]].concat();
-        let value = self.element(rhs, &index);
+        let (column_var, column) = self.program.exprs.fresh_index("column", self.columns_bound(product));
+        let value = self.right_element(product, term, column);
         let mut body = Vec::new();
         for vector in 0..lane.count {
             let Lane { base, mask, .. } = lane.step(&mut self.program.exprs, vector, self.lanes);
@@ -84,31 +105,29 @@ impl CpuBlockEmitter<'_> {
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
     }
 
-    /// Copies a panel of an operand that is contiguous along the K dimension: a few elements of each column are loaded at once, those
+    /// Copies a panel of an operand that is contiguous along the K dimension: a few elements of each column are computed at once, those
     /// of the last one also for the columns after it, of which nothing is read.
     fn transpose(
         &mut self,
         product: &MatmulStep,
-        view: &TileView,
         (lane, last): (Lane, usize),
         (buffer, past): (BufferId, ExprId),
     ) -> Stmt {
-        let (var, term) = self.program.exprs.fresh_index("term", self.terms_bound(product));
-        let between = view.strides[view.strides.len() - 1];
+        let (var, first) = self.program.exprs.fresh_index("term", self.terms_bound(product));
+        let (k_var, k) = self.program.exprs.fresh_index("k", self.terms_bound(product));
         let mut body = Vec::new();
         for vector in 0..lane.count {
-            let exprs = &mut self.program.exprs;
-            let distance = exprs.mul_const(lane.base, between as i64);
-            let first = exprs.add2(view.offset, distance);
-            let first = exprs.add2(first, term);
             let columns: Vec<ExprId> = (vector * self.lanes..(vector + 1) * self.lanes)
                 .map(|column| {
-                    let place = exprs.add_const(first, (column.min(last) * between) as i64);
-                    exprs.load(view.buffer, place, GROUP, None)
+                    let column = self.program.exprs.add_const(lane.base, column.min(last) as i64);
+                    let value = self.right_element(product, k, column);
+                    let widening = Widening::new(k_var, first, GROUP);
+                    let value = vectorize(&mut self.program.exprs, value, &widening).value;
+                    self.program.exprs.splat(value, GROUP)
                 })
                 .collect();
             let value = self.by_turns(&columns);
-            let offset = self.panel_place(product, (product.terms.0, term), vector);
+            let offset = self.panel_place(product, (product.terms.0, first), vector);
             body.push(Stmt::Store { buffer, offset, value, mask: None });
         }
         let start = product.terms.0;

@@ -1,7 +1,7 @@
 //! Which schedules of rows to try, in the order of their modelled cycles.
 
 use super::schedule::RowSchedule;
-use super::stages::{has_arrays, inner_axes, kept_values, serves};
+use super::stages::{has_arrays, has_inner, inner_axes, kept_values, serves};
 use crate::LaneAxis;
 use crate::gpu::access::{Effort, SHORT_RUN, effort, lane_choices};
 use crate::gpu::estimate::{BASE_REGISTERS, Launch, MAX_REGISTERS};
@@ -144,8 +144,11 @@ struct RowWork {
 
 /// What there is to do for a row in one stage.
 struct RowStageWork {
-    /// Vectors of the axes that the stage loops over.
+    /// Vectors of the axes that threads share: of all that the stage loops over, or, where it has a result for each point of some of
+    /// them, of those.
     vectors: usize,
+    /// Vectors that a thread does one after the other for each of these.
+    serial: usize,
     /// For one vector, where values are kept.
     keeping: Effort,
     /// For one vector, where they are not.
@@ -181,13 +184,20 @@ impl RowWork {
             };
             let lanes = if has_lanes { lanes } else { 1 };
             let is_reduced = axis.as_ref().is_some_and(|(_, along)| *along == LaneAxis::Reduced);
-            let vectors = nest.points(&inner) / if is_reduced { lanes } else { 1 };
+            let has_array = step.result().is_some() && has_inner(&step.domain, outer);
+            let (by_threads, alone): (Vec<VarId>, Vec<VarId>) =
+                inner.iter().partition(|axis| !has_array || step.domain.contains(axis));
+            let vectors_along = |axes: &[VarId]| {
+                let is_along = axis.as_ref().is_some_and(|(axis, _)| is_reduced && axes.contains(&axis.var));
+                nest.points(axes) / if is_along { lanes } else { 1 }
+            };
+            let (vectors, serial) = (vectors_along(&by_threads), vectors_along(&alone));
             let along = axis.as_ref().filter(|_| has_lanes).map(|(axis, _)| (axis, lanes));
             let keeping = effort(nest, step, along, known.entry(inner).or_default());
             let effort = effort(nest, step, along, &mut BTreeSet::new());
             let kept = lanes * shared.iter().filter(|shared| shared.stage == position).count();
             let is_reduction = matches!(step.work, StageWork::Reduce(_));
-            steps.push(RowStageWork { vectors, keeping, effort, is_reduction, kept });
+            steps.push(RowStageWork { vectors, serial, keeping, effort, is_reduction, kept });
         }
         let along = vector.map(|(_, along)| along);
         let has_arrays = has_arrays(nest, outer);
@@ -278,7 +288,7 @@ impl RowWork {
 
     /// Rounds of a stage: vectors that one thread does.
     fn rounds(step: &RowStageWork, schedule: &RowSchedule) -> usize {
-        step.vectors.div_ceil(schedule.threads_of_row())
+        step.vectors.div_ceil(schedule.threads_of_row()) * step.serial
     }
 
     /// Values that a thread keeps.

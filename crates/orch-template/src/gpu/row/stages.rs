@@ -39,6 +39,7 @@ pub(super) fn inner_axes(step: &NestStage, outer: &[Axis]) -> Vec<VarId> {
     step.axes().into_iter().filter(|axis| outer.iter().all(|other| other.var != *axis)).collect()
 }
 
-fn has_inner(axes: &[VarId], outer: &[Axis]) -> bool {
+/// True if axes are not all outer.
+pub(super) fn has_inner(axes: &[VarId], outer: &[Axis]) -> bool {
     axes.iter().any(|axis| outer.iter().all(|other| other.var != *axis))
 }

@@ -36,7 +36,7 @@ pub fn facts(block: &BlockProgram, operands: OperandPrecision) -> GpuKernelCost 
     if facts.product.is_none() && facts.attention.is_none() {
         facts.unused_bytes = gpu::unused_bytes(block) as u64;
     }
-    let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis) as u64).product::<u64>();
+    let points = |axes: &[VarId]| points(block, axes) as u64;
     let has_products = facts.product.is_some() || facts.attention.is_some();
     let address_ops = if facts.product.is_some() { TILE_ADDRESS_OPS } else { ADDRESS_OPS };
     for stage in &block.stages {
@@ -86,37 +86,52 @@ fn attention(block: &BlockProgram, form: &AttentionForm) -> AttentionCost {
 fn serial_loads(block: &BlockProgram) -> u64 {
     /// Most threads of a CTA.
     const THREADS: usize = 1024;
-    let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
-    let reductions = || {
-        block.stages.iter().filter_map(|stage| match stage {
-            Stage::Reduce { domain, reduced, .. } => Some((points(domain), points(reduced))),
-            Stage::Store { .. } => None,
-        })
-    };
-    let ctas = reductions().map(|(points, _)| points).min().unwrap_or(1).max(1);
-    let several = reductions().filter(|&(points, _)| points > ctas);
+    let ctas = common_points(block);
+    let several = reductions(block).filter(|&(points, _)| points > ctas);
     several.map(|(points, reduced)| (reduced * (points / ctas).div_ceil(THREADS)) as u64).sum()
 }
 
 /// CTAs of the stage that has the fewest.
 fn tasks(block: &BlockProgram) -> u64 {
-    let points = |axes: &[VarId]| axes.iter().map(|&axis| block.extent(axis)).product::<usize>();
-    let rows = block.stages.iter().filter_map(|stage| match stage {
-        Stage::Reduce { domain, .. } => Some(points(domain)),
-        Stage::Store { .. } => None,
-    });
+    let common = common_points(block);
+    let has_reductions = reductions(block).next().is_some();
     // Results of several points of a row, as those of a pool before a norm, lie in the shared memory of one CTA.
-    let fewest = rows.clone().min();
-    let row_tasks = if fewest < rows.max() { 1 } else { ROW_TASKS };
-    let of_stage = |stage: &Stage| match stage {
-        Stage::Reduce { domain, reduced, .. } => {
-            let (rows, k) = (points(domain), points(reduced));
-            (rows * k).div_ceil(TASK_ELEMS).min(rows * row_tasks)
-        }
+    let row_tasks = if reductions(block).all(|(points, _)| points == common) { ROW_TASKS } else { 1 };
+    let of_reductions =
+        reductions(block).map(|(points, k)| (points * k).div_ceil(TASK_ELEMS).min(common * row_tasks));
+    let of_stores = block.stages.iter().filter_map(|stage| match stage {
+        Stage::Reduce { .. } => None,
         // What has reduced a row stores its result.
-        Stage::Store { domain, .. } => points(domain).div_ceil(TASK_ELEMS).max(fewest.unwrap_or(1)),
-    };
-    block.stages.iter().map(of_stage).min().unwrap_or(1).max(1) as u64
+        Stage::Store { domain, .. } => {
+            let least = if has_reductions { common } else { 1 };
+            Some(points(block, domain).div_ceil(TASK_ELEMS).max(least))
+        }
+    });
+    of_reductions.chain(of_stores).min().unwrap_or(1).max(1) as u64
+}
+
+/// Points at which each reduction has a result, and elements that it reduces for one.
+fn reductions(block: &BlockProgram) -> impl Iterator<Item = (usize, usize)> {
+    block.stages.iter().filter_map(|stage| match stage {
+        Stage::Reduce { domain, reduced, .. } => Some((points(block, domain), points(block, reduced))),
+        Stage::Store { .. } => None,
+    })
+}
+
+/// Points of the axes that all stages vary over: what lies between two of them one CTA computes.
+fn common_points(block: &BlockProgram) -> usize {
+    let domains: Vec<&[VarId]> = (block.stages.iter())
+        .map(|stage| match stage {
+            Stage::Reduce { domain, .. } | Stage::Store { domain, .. } => domain.as_slice(),
+        })
+        .collect();
+    let Some((first, others)) = domains.split_first() else { return 1 };
+    let common = first.iter().filter(|axis| others.iter().all(|domain| domain.contains(axis)));
+    common.map(|&axis| block.extent(axis)).product()
+}
+
+fn points(block: &BlockProgram, axes: &[VarId]) -> usize {
+    axes.iter().map(|&axis| block.extent(axis)).product()
 }
 
 fn product(block: &BlockProgram, form: &ContractionForm, operands: OperandPrecision) -> GemmCost {
@@ -188,3 +203,6 @@ fn read_nodes(block: &BlockProgram, root: ExprId) -> impl Iterator<Item = &orch_
         _ => None,
     })
 }
+
+#[cfg(test)]
+mod tests;
