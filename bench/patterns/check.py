@@ -21,6 +21,9 @@ from patterns import models
 #: The plan that is checked on each CPU, and the GPU's.
 TARGETS = {"cpu": ["--target", "x86-64-v3"], "gpu": ["--target", "cuda:sm_90", "--precision", "f16"]}
 
+#: So few CTAs leave most of a GPU idle, which does not matter where each reads no more than this.
+FEW_CTAS, CTA_BYTES = 8, 96 << 10
+
 
 def run(*command):
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
@@ -56,6 +59,11 @@ def plan_problems(manifest, most):
         resources = (kernel.get("team") or {}).get("resources") or {}
         if resources.get("spill_bytes"):
             yield f"{kernel['name']} spills {resources['spill_bytes']} bytes"
+        # Tables of which a few rows are read do not count.
+        read = sum(argument["bytes"] for argument in kernel["arguments"] if not argument["written"])
+        is_alone = kernel.get("team") and kernel["tasks"] < FEW_CTAS and "gather" not in kernel["name"]
+        if is_alone and read > CTA_BYTES * kernel["tasks"]:
+            yield f"{kernel['name']} reads {read} bytes in {kernel['tasks']} CTAs"
 
 
 def check(program, nvrtc, name, model, most):

@@ -463,6 +463,27 @@ def attention_without_nan(g):
     g.output(g.MatMul(g.Where(g.IsNaN(weights), g.scalar(0), weights), v))
 
 
+@pattern(5, 5)
+def attention_by_a_global_query(g):
+    # SwiftFormer: tokens are normed, and added up by weights of their own. The sums along tokens and along channels have no axis in
+    # common: one kernel for both would be a single CTA.
+    tokens, channels = 1024, 64
+    query, key = (g.Div(x, g.Clip(g.ReduceL2(x, g.ints(-1), keepdims=1), g.scalar(1e-12))) for x in
+                  (g.input(1, tokens, channels), g.input(1, tokens, channels)))
+    weights = g.Softmax(g.Mul(g.MatMul(query, g.weight(channels, 1)), g.scalar(channels**-0.5)), axis=1)
+    total = g.ReduceSum(g.Mul(weights, query), g.ints(1), keepdims=1)
+    g.output(g.Mul(g.Tile(total, g.ints(1, tokens, 1)), key))
+
+
+@pattern(3, 3)
+def convolution_of_heads(g):
+    # LowFormer: what attention computes by heads is the image of a convolution.
+    q, k, v = (g.input(1, 4, 196, 32) for _ in range(3))
+    heads = g.MatMul(g.Softmax(g.MatMul(q, g.Transpose(k, perm=[0, 1, 3, 2])), axis=-1), v)
+    image = g.Reshape(g.Transpose(heads, perm=[0, 1, 3, 2]), g.ints(1, 128, 14, 14))
+    g.output(g.Conv(image, g.weight(64, 128, 3, 3), pads=[1, 1, 1, 1]))
+
+
 @pattern(4, 2)
 def attention_capped(g):
     # Gemma 2: scores are limited softly.
