@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Minimal models of patterns.py: each is verified, and planned for a CPU and a GPU without a step on the host, without a step that
-depends on constants alone, within as many kernels as it may have, and without spills. Needs no GPU.
+depends on constants alone, within as many kernels as it may have, without spills, and without GPU kernels whose few CTAs read much. Needs
+no GPU.
 
     check.py --orchestrion PROGRAM [--nvrtc FILE] [--only NAME ..] [--jobs N]
 """
