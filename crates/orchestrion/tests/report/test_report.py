@@ -79,7 +79,7 @@ class Opened:
 
     def __init__(self, browser: Browser, path: Path, scheme: str = "light") -> None:
         self.page: Page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(60_000)
         self.problems: list[str] = []
         self.page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
