@@ -60,7 +60,7 @@ def plan_problems(manifest, most):
         resources = (kernel.get("team") or {}).get("resources") or {}
         if resources.get("spill_bytes"):
             yield f"{kernel['name']} spills {resources['spill_bytes']} bytes"
-        # Tables of which a few rows are read do not count.
+        # Tables that a gather reads parts of do not count.
         read = sum(argument["bytes"] for argument in kernel["arguments"] if not argument["written"])
         is_alone = kernel.get("team") and kernel["tasks"] < FEW_CTAS and "gather" not in kernel["name"]
         if is_alone and read > CTA_BYTES * kernel["tasks"]:
