@@ -28,9 +28,12 @@ pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
 /// terms of a sum then lie side by side in both factors, window by window. Weights of a single channel per map lie map
 /// by map, as the channels of the pixels do.
 pub fn assign_gpu(graph: &PrimGraph) -> Vec<Layout> {
-    let chosen: BTreeMap<TensorId, Layout> =
-        weight_layouts(graph).into_iter().chain(copy_layouts(graph)).chain(padded_layouts(graph)).collect();
-    let images = convolved_only(graph, &graph.consumers(), 0);
+    let consumers = graph.consumers();
+    let images = convolved_only(graph, &consumers, 0);
+    let chosen: BTreeMap<TensorId, Layout> = (weight_layouts(graph, &consumers).into_iter())
+        .chain(copy_layouts(graph, &consumers, &images))
+        .chain(padded_layouts(graph, &images))
+        .collect();
     let is_image = |tensor: TensorId| images[tensor.index()][0] && has_aligned_channels(graph, tensor);
     forward(graph, &row_major_only(graph), &chosen, is_image)
 }
@@ -38,9 +41,12 @@ pub fn assign_gpu(graph: &PrimGraph) -> Vec<Layout> {
 /// Layouts of copies of inputs that nothing but convolutions reads. Images, also with batch and channels exchanged, as gradients of weights
 /// read them, have channels last, if their rows are aligned then. Weights whose maps and channels are exchanged, as gradients of images
 /// read them, have their maps last.
-fn copy_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
-    let consumers = graph.consumers();
-    let [images, weights] = [0, 1].map(|operand| convolved_only(graph, &consumers, operand));
+fn copy_layouts(
+    graph: &PrimGraph,
+    consumers: &[Vec<NodeId>],
+    images: &[[bool; 2]],
+) -> Vec<(TensorId, Layout)> {
+    let weights = convolved_only(graph, consumers, 1);
     let is_exchanged = |&reader: &NodeId| {
         let node = graph.node(reader);
         let is_exchange = matches!(&node.op, PrimOp::Transpose { perm } if exchanges_first_two(perm));
@@ -64,8 +70,7 @@ fn copy_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
 }
 
 /// Layouts of images with zeros beside their channels that convolutions read, also with batch and channels exchanged: channels last.
-fn padded_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
-    let images = convolved_only(graph, &graph.consumers(), 0);
+fn padded_layouts(graph: &PrimGraph, images: &[[bool; 2]]) -> Vec<(TensorId, Layout)> {
     let padded = |node: &PrimNode| {
         let PrimOp::Pad { low, high, .. } = &node.op else { return None };
         let (output, rank) = (node.outputs[0], low.len());
@@ -104,7 +109,7 @@ fn convolved_only(graph: &PrimGraph, consumers: &[Vec<NodeId>], operand: usize) 
 /// Channels of which a multiple is read by the widest accesses: 16 bytes of half precision.
 const ALIGNED_CHANNELS: usize = 8;
 
-/// True for a tensor with dimensions behind its channels, whose number is such a multiple.
+/// True for a tensor with dimensions behind its channels, whose number is a multiple of [`ALIGNED_CHANNELS`].
 fn has_aligned_channels(graph: &PrimGraph, tensor: TensorId) -> bool {
     let shape = graph.shape(tensor);
     shape.rank() > 2 && shape[1].is_multiple_of(ALIGNED_CHANNELS)
@@ -143,8 +148,7 @@ fn forward(
 }
 
 /// Layouts of constants, and of tensors that other tensors are copied to, that nothing but convolutions reads, as their weights.
-fn weight_layouts(graph: &PrimGraph) -> Vec<(TensorId, Layout)> {
-    let consumers = graph.consumers();
+fn weight_layouts(graph: &PrimGraph, consumers: &[Vec<NodeId>]) -> Vec<(TensorId, Layout)> {
     let is_output = |tensor| graph.outputs.iter().any(|(_, output)| *output == tensor);
     let mut found = Vec::new();
     for node in graph.nodes() {

@@ -1,7 +1,7 @@
 //! Which schedules of rows to try, in the order of their modelled cycles.
 
 use super::schedule::RowSchedule;
-use super::stages::{has_arrays, has_inner, inner_axes, kept_values, serves};
+use super::stages::{has_array, has_arrays, inner_axes, kept_values, serves};
 use crate::LaneAxis;
 use crate::gpu::access::{Effort, SHORT_RUN, effort, lane_choices};
 use crate::gpu::estimate::{BASE_REGISTERS, Launch, MAX_REGISTERS};
@@ -184,7 +184,7 @@ impl RowWork {
             };
             let lanes = if has_lanes { lanes } else { 1 };
             let is_reduced = axis.as_ref().is_some_and(|(_, along)| *along == LaneAxis::Reduced);
-            let has_array = step.result().is_some() && has_inner(&step.domain, outer);
+            let has_array = has_array(step, outer);
             let (by_threads, alone): (Vec<VarId>, Vec<VarId>) =
                 inner.iter().partition(|axis| !has_array || step.domain.contains(axis));
             let vectors_along = |axes: &[VarId]| {

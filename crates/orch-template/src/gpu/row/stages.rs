@@ -31,7 +31,12 @@ fn is_read_in_order(nest: &Nest, outer: &[Axis], shared: &SharedValue) -> bool {
 
 /// True if a reduction has a result for each point of axes that are not outer.
 pub(super) fn has_arrays(nest: &Nest, outer: &[Axis]) -> bool {
-    nest.stages.iter().any(|step| step.result().is_some() && has_inner(&step.domain, outer))
+    nest.stages.iter().any(|step| has_array(step, outer))
+}
+
+/// True for a reduction with a result for each point of axes that are not outer.
+pub(super) fn has_array(step: &NestStage, outer: &[Axis]) -> bool {
+    step.result().is_some() && has_inner(&step.domain, outer)
 }
 
 /// The axes that a stage loops over at a point of the outer axes.
@@ -39,7 +44,6 @@ pub(super) fn inner_axes(step: &NestStage, outer: &[Axis]) -> Vec<VarId> {
     step.axes().into_iter().filter(|axis| outer.iter().all(|other| other.var != *axis)).collect()
 }
 
-/// True if axes are not all outer.
-pub(super) fn has_inner(axes: &[VarId], outer: &[Axis]) -> bool {
+fn has_inner(axes: &[VarId], outer: &[Axis]) -> bool {
     axes.iter().any(|axis| outer.iter().all(|other| other.var != *axis))
 }

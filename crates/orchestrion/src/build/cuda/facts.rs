@@ -118,7 +118,7 @@ fn reductions(block: &BlockProgram) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Points of the axes that all stages vary over: what lies between two of them one CTA computes.
+/// Points of the axes that all stages vary over. One CTA, or a cluster of them, computes all that the stages do at such a point.
 fn common_points(block: &BlockProgram) -> usize {
     let domains: Vec<&[VarId]> = (block.stages.iter())
         .map(|stage| match stage {
