@@ -16,7 +16,7 @@
 //!
 //! **Lemma 1 (indices, [`alike`]).** If both programs treat an index alike (element `i` of every tensor along it is one function,
 //! the same for every `i`, of the elements `i` of the inputs), equality at one element is equality at all. Operators
-//! refuse an index that is summed, moved, cut in uneven parts, or stored elsewhere than it was loaded from, that meets anything but
+//! refuse an index that is summed, moved, or stored elsewhere than it was loaded from, that meets anything but
 //! itself in an operation of several operands (concatenations and rescaled sums among them), that is twice in a tensor, or
 //! that is at different places of the two programs' outputs. Along what is not refused the first two elements are computed, of the
 //! programs as they are; small programs are computed whole. What holds for all masks that are inputs holds for masks that are formulas:

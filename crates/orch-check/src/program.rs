@@ -117,7 +117,7 @@ pub struct Extent {
 pub struct Ragged {
     /// The extent.
     of: usize,
-    /// It was cut twice at most, in so many parts that are counted by another dimension; into 1 if less often.
+    /// It was cut twice at most, in parts of so many elements that are counted by another dimension; by `usize::MAX`, none, if less often.
     cuts: [(usize, usize); 2],
 }
 
@@ -143,15 +143,13 @@ impl Extent {
     /// How many elements there are for an index of the tensor.
     pub fn present(&self, index: &[usize]) -> usize {
         let Some(Ragged { of, cuts }) = self.ragged else { return self.len };
-        let size = of.div_ceil(cuts[0].0);
-        let [first, second] = cuts.map(|(parts, dim)| if parts == 1 { 0 } else { index[dim] });
-        let part = size.min(of.saturating_sub(first * size));
-        self.len.min(part.saturating_sub(second * self.len))
+        let [first, second] = cuts.map(|(size, dim)| index.get(dim).map_or(0, |at| at * size));
+        let part = cuts[0].0.min(of.saturating_sub(first));
+        self.len.min(part.saturating_sub(second))
     }
 
     fn depends_on(&self, dim: usize) -> bool {
-        let is_cut = |&(parts, at): &(usize, usize)| parts > 1 && at == dim;
-        self.ragged.is_some_and(|ragged| ragged.cuts.iter().any(is_cut))
+        self.ragged.is_some_and(|ragged| ragged.cuts.iter().any(|(_, at)| *at == dim))
     }
 }
 
@@ -363,19 +361,22 @@ impl Program {
         }
         let len = match place.ragged {
             None => number.len.checked_mul(place.len),
-            Some(Ragged { of, cuts }) => Some(of).filter(|_| cuts == [(1, 0), (number.len, dim)]),
+            Some(Ragged { of, cuts }) => Some(of).filter(|_| cuts == [(of, usize::MAX), (place.len, dim)]),
         };
         let len = len.filter(|_| number.ragged.is_none()).ok_or("it does not suit parts that are uneven")?;
         Ok(Extent::new(len, self.indices.whole(number.index, &place)))
     }
 
-    /// Cuts a dimension in parts, which another one counts that had an extent of 1.
+    /// Cuts a dimension in parts, which another one counts that had an extent of 1. If they are uneven, all but the last one have a
+    /// multiple of 16 elements, unless one would be empty then.
     pub fn cut(&mut self, x: usize, dim: usize, (count, number): (usize, usize)) -> Result<usize> {
         let (mut shape, mut parts) = (self.shape(x).to_vec(), Part::all(self.shape(x).len()));
         let Extent { len, ragged, index, .. } = shape[dim];
-        let (size, is_even) = (len.div_ceil(count), ragged.is_none() && len.is_multiple_of(count));
-        let Ragged { of, cuts } = ragged.unwrap_or(Ragged { of: len, cuts: [(1, 0); 2] });
-        let ragged = (!is_even).then_some(Ragged { of, cuts: [cuts[1], (count, number)] });
+        let (least, is_even) = (len.div_ceil(count), len.is_multiple_of(count));
+        let whole = least.next_multiple_of(16);
+        let size = if is_even || (count - 1).saturating_mul(whole) >= len { least } else { whole };
+        let Ragged { of, cuts } = ragged.unwrap_or(Ragged { of: len, cuts: [(len, usize::MAX); 2] });
+        let ragged = (ragged.is_some() || !is_even).then_some(Ragged { of, cuts: [cuts[1], (size, number)] });
         shape[number] = Extent::new(count, index.map(|(class, unit)| (class, unit.saturating_mul(size))));
         shape[dim] = Extent { ragged, ..Extent::new(size, index) };
         parts[number] = Part { factor: size, ..Part::of(number, dim) };

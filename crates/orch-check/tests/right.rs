@@ -41,7 +41,7 @@ fn hand_written_mugraphs_are_proved() {
 }
 
 /// Name, program, candidate.
-const IDENTITIES: [(&str, &str, &str); 31] = [
+const IDENTITIES: [(&str, &str, &str); 32] = [
     (
         "a part of all blocks beside one of each",
         "t0 = input \"x\" [4, 6]; t1 = input \"y\" [1, 6]; t2 = broadcast(4, 6) t1; t3 = concat(1) t0, t2; t4 = exp t3; output \"o\" t4",
@@ -56,6 +56,11 @@ const IDENTITIES: [(&str, &str, &str); 31] = [
         "uneven parts of parts",
         "t0 = input \"x\" [10, 3]; t1 = slice(0, 0, 5) t0; t2 = slice(0, 5, 5) t0; t3 = sum(0) t1; t4 = sum(0) t2; t5 = concat(0) t3, t4; output \"o\" t5",
         "t0 = input \"x\" [10, 3]; t1 = block [2] loop 2 {; s0 = load t0 [0] 0; s1 = sum(0) s0; s2 = accumulate sum s1; store s2 [0]; }; output \"o\" t1",
+    ),
+    (
+        "many rows and keys in parts of 64 and 128, and what is left",
+        "t0 = input \"x0\" [64, 577, 64]; t1 = input \"x1\" [64, 64, 577]; t2 = matmul t0, t1; t3 = exp t2; t4 = sum(2) t3; t5 = div t3, t4; t6 = input \"x2\" [64, 577, 64]; t7 = matmul t5, t6; output \"o\" t7",
+        "t0 = input \"x0\" [64, 577, 64]; t1 = input \"x1\" [64, 64, 577]; t2 = input \"x2\" [64, 577, 64]; t3 = block [64, 10] loop 4 {; s0 = load t0 [0, 1] 2; s1 = load t1 [0, -] 1; s2 = matmul s0, s1; s3 = accumulate sum s2; store s3 [0, 1]; }; t4 = block [64, 10] loop 5 {; s0 = load t3 [0, 1] 2; s1 = load t2 [0, -] 1; s2 = largest(2) s0; s3 = running_max s2; s4 = guard s3; s5 = sub s0, s4; s6 = exp s5; s7 = sum(2) s6; s8 = matmul s6, s1; s9 = accumulate rescaled s3 1 s7; s10 = accumulate rescaled s3 1 s8; s11 = div s10, s9; store s11 [0, 1]; }; output \"o\" t4",
     ),
     (
         "sum of exponents",

@@ -29,9 +29,21 @@ pub enum Stage {
     After,
 }
 
+/// Parts that are not all the same have a multiple of this many elements, the last one excepted: whole matrix instructions.
+const PART_MULTIPLE: usize = 16;
+
+/// The elements of each of so many parts of `extent`. If they do not divide it, the last one has what is left, and the others a
+/// multiple of 16, unless that would leave a part empty: 257 in 5 parts is four of 64 and one of 1.
+pub fn part_size(extent: usize, parts: usize) -> usize {
+    let least = extent.div_ceil(parts);
+    let whole = least.next_multiple_of(PART_MULTIPLE);
+    let is_even = extent.is_multiple_of(parts);
+    if is_even || (parts - 1).saturating_mul(whole) >= extent { least } else { whole }
+}
+
 /// The part of `extent` with this number: start and length.
 pub fn part(extent: usize, parts: usize, number: usize) -> (usize, usize) {
-    let size = extent.div_ceil(parts);
+    let size = part_size(extent, parts);
     let start = (number * size).min(extent);
     (start, size.min(extent - start))
 }
@@ -48,12 +60,12 @@ pub fn ranges(
     for ((dim, &blocks), &number) in grid.iter().zip(&block.grid).zip(index) {
         if let Some(dim) = *dim {
             ranges[dim] = part(shape[dim], blocks, number);
-            full[dim] = shape[dim].div_ceil(blocks);
+            full[dim] = part_size(shape[dim], blocks);
         }
     }
     if let Some(dim) = along_loop {
         let (start, len) = ranges[dim];
-        let size = full[dim].div_ceil(block.loop_range);
+        let size = part_size(full[dim], block.loop_range);
         let skip = (iteration * size).min(len);
         ranges[dim] = (start + skip, size.min(len - skip));
     }
@@ -382,4 +394,25 @@ pub fn indices(grid: &[usize]) -> impl Iterator<Item = Vec<usize>> + '_ {
         }
         index
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::part;
+
+    #[test]
+    fn parts_that_differ_are_whole_multiples() {
+        let sizes = |extent: usize, parts: usize| -> Vec<usize> {
+            (0..parts).map(|number| part(extent, parts, number).1).collect()
+        };
+        assert_eq!(sizes(257, 5), [64, 64, 64, 64, 1]);
+        assert_eq!(sizes(577, 5), [128, 128, 128, 128, 65]);
+        // Parts of one size stay; no part is left empty that need not be.
+        assert_eq!(sizes(120, 5), [24; 5]);
+        assert_eq!(sizes(50, 3), [17, 17, 16]);
+        assert_eq!(sizes(9, 6), [2, 2, 2, 2, 1, 0]);
+        for (extent, parts) in [(1, 1), (7, 9), (1000, 7), (4096, 3)] {
+            assert_eq!(sizes(extent, parts).iter().sum::<usize>(), extent);
+        }
+    }
 }

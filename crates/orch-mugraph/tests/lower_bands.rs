@@ -170,6 +170,23 @@ fn tiles_that_do_not_divide_rows_are_computed() {
     }
 }
 
+/// Keys that no number of iterations divides: the last one masks what is past the end, beside what the band hides.
+#[test]
+fn keys_past_the_end_are_masked() {
+    let everything = Band { above: None, below: None };
+    let tiles = Attention { rows: 128, row_blocks: 2, keys: 200, range: 4, ..PLAIN };
+    for band in [everything, Band::causal(0), Band::causal(72), window(10, 30)] {
+        check(tiles, band, &[3]);
+    }
+    // The last iteration has one key, or is of the second CTA of a cluster; tiles of 16 keys.
+    check(Attention { keys: 257, range: 5, ..PLAIN }, everything, &[0, 3]);
+    check(Attention { keys: 500, range: 8, ..PLAIN }, everything, &[3]);
+    let few = Attention { heads: 2, rows: 50, keys: 50, columns: 24, row_blocks: 3, range: 4, ..PLAIN };
+    for band in [everything, Band::causal(0), window(3, 19)] {
+        check(few, band, &[0, 3]);
+    }
+}
+
 #[test]
 fn random_bands_are_computed() {
     let mut state = 17_u64;

@@ -291,10 +291,38 @@ fn remainders_of_rows_and_columns_are_left_out() {
     }
 }
 
+/// What the last iteration has past the end of tensors changes neither sums nor maxima.
+#[test]
+fn remainders_of_loops_add_nothing() {
+    for text in [
+        "t0 = input \"x\" [8, 13]\n t1 = input \"y\" [1, 13]\n t2 = block [4] loop 2 {\n s0 = load t0 [0] 1\n \
+         s1 = load t1 [-] 1\n s2 = mul s0, s1\n s3 = sum(1) s2\n s4 = accumulate sum s3\n store s4 [0]\n }",
+        // The largest of numbers below zero, with constants and positive factors; parts of 16 and one of 8.
+        "t0 = input \"x\" [8, 40]\n t1 = input \"y\" [8, 1]\n t2 = block [2] loop 3 {\n s0 = load t0 [0] 1\n \
+         s1 = offset(-9) s0\n s2 = scale(1/2) s1\n s3 = largest(1) s2\n s4 = accumulate max s3\n store s4 [0]\n }",
+        // Products whose K is cut, and whose rows a grid cuts.
+        "t0 = input \"x\" [50, 40]\n t1 = input \"w\" [40, 24]\n t2 = block [3, 2] loop 3 {\n s0 = load t0 [0, -] 1\n \
+         s1 = load t1 [-, 1] 0\n s2 = silu s0\n s3 = matmul s2, s1\n s4 = accumulate sum s3\n store s4 [0, 1]\n }",
+        "t0 = input \"x\" [8, 1000]\n t1 = input \"w\" [1000, 64]\n t2 = block [2] loop 8 {\n s0 = load t0 [-] 1\n \
+         s1 = load t1 [1] 0\n s2 = matmul s0, s1\n s3 = accumulate sum s2\n store s3 [1]\n }",
+        // Exponentials without maxima, and a mask of numbers.
+        "t0 = input \"x\" [8, 21]\n t1 = mask \"m\" [1, 21]\n t2 = block [4] loop 4 {\n s0 = load t0 [0] 1\n \
+         s1 = load t1 [-] 1\n s2 = mask s0, s1\n s3 = exp s2\n s4 = sum(1) s3\n s5 = accumulate sum s4\n store s5 [0]\n }",
+    ] {
+        let graph = valid(&format!("mugraph \"r\" {{\n {text}\n output \"o\" t2\n}}\n"));
+        check(&graph, &random_inputs(&graph, 7, 0.5));
+    }
+}
+
 #[test]
 fn remainders_that_are_combined_are_refused() {
     for text in [
-        "t0 = input \"x\" [8, 13]\n t1 = block [4] loop 2 {\n s0 = load t0 [0] 1\n s1 = sum(1) s0\n \
+        // One past the end is added up, iterations without elements, parts of parts, and a slice.
+        "t0 = input \"x\" [8, 13]\n t1 = block [4] loop 2 {\n s0 = load t0 [0] 1\n s1 = offset(1) s0\n s2 = sum(1) s1\n \
+         s3 = accumulate sum s2\n store s3 [0]\n }",
+        "t0 = input \"x\" [8, 13]\n t1 = block [4] loop 2 {\n s0 = load t0 [0] 1\n s1 = sigmoid s0\n s2 = sum(1) s1\n \
+         s3 = accumulate sum s2\n store s3 [0]\n }",
+        "t0 = input \"x\" [8, 9]\n t1 = block [4] loop 6 {\n s0 = load t0 [0] 1\n s1 = sum(1) s0\n \
          s2 = accumulate sum s1\n store s2 [0]\n }",
         "t0 = input \"x\" [13, 8]\n t1 = block [4] loop 1 {\n s0 = load t0 [0] -\n s1 = sum(0) s0\n store s1 [0]\n }",
     ] {

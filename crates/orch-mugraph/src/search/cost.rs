@@ -4,9 +4,12 @@ use super::algebra::{LOOP, WHOLE};
 use super::tile::{Atom, Dim, Origin, Sketch, SketchStep, Source, TileOp};
 use crate::graph::{MuGraph, Node, TensorId};
 use crate::op::{Op, elems};
+use crate::tiling::part_size;
 use orch_thread::cta::WARP_GROUP_ROWS;
 use serde::{Deserialize, Serialize};
 
+/// Elements of uneven parts: rows of one warp group, and of two; keys of an iteration.
+const UNEVEN_PARTS: [usize; 2] = [64, 128];
 /// Most counts that are tried for an index: those of a power of two, and of three times one, all.
 const MOST_DIVISORS: usize = 24;
 /// The K dimension of streamed operands is a multiple of this.
@@ -241,9 +244,9 @@ impl KernelExtents<'_> {
         if atom.parts == super::algebra::GRID {
             return blocks;
         }
-        let part = full.div_ceil(blocks);
+        let part = part_size(full, blocks);
         if structure.looped == Some(atom.label) && atom.parts & LOOP == 0 {
-            part.div_ceil(self.counts.looped)
+            part_size(part, self.counts.looped)
         } else {
             part
         }
@@ -667,7 +670,7 @@ impl SearchDevice {
             .grid
             .iter()
             .chain(&structure.looped)
-            .map(|label| divisors(labels[usize::from(*label)]))
+            .map(|label| part_counts(labels[usize::from(*label)]))
             .collect();
         let mut best: Vec<(f64, PartCounts)> = Vec::new();
         for choice in crate::tiling::indices(&options.iter().map(Vec::len).collect::<Vec<_>>()) {
@@ -688,11 +691,23 @@ impl SearchDevice {
     }
 }
 
-/// Divisors above 1 (or 1 alone), thinned to at most [`MOST_DIVISORS`].
-fn divisors(extent: usize) -> Vec<usize> {
+/// Numbers of parts that are tried: divisors above 1 (or 1 alone), thinned to at most [`MOST_DIVISORS`]; where none leaves parts of
+/// whole instructions, parts of [`UNEVEN_PARTS`] elements too, the last one of fewer.
+fn part_counts(extent: usize) -> Vec<usize> {
     let all: Vec<usize> = (2..=extent.min(4096)).filter(|count| extent.is_multiple_of(*count)).collect();
     let thin = all.len().div_ceil(MOST_DIVISORS).max(1);
     let mut kept: Vec<usize> = all.iter().copied().step_by(thin).collect();
+    let [least, most] = UNEVEN_PARTS;
+    let is_whole = |count: &usize| {
+        let part = extent / count;
+        part.is_multiple_of(16) && (least..=most).contains(&part)
+    };
+    if extent > most && !all.iter().any(is_whole) {
+        let counts = UNEVEN_PARTS.map(|part| (part, extent.div_ceil(part)));
+        kept.extend(
+            counts.into_iter().filter(|&(part, count)| part_size(extent, count) == part).map(|it| it.1),
+        );
+    }
     if kept.is_empty() {
         kept.push(1);
     }

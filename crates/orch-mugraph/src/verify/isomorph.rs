@@ -6,7 +6,8 @@
 //! two. What decides is the operators: an index is not parallel once it is summed, concatenated, cut by a loop, compared
 //! with another one (in a causal mask), met by another one, twice in one tensor, or cut by a grid in one place and not in
 //! another. That holds for the operators inside blocks too, so the number of elements of a tile does not matter either:
-//! kernels whose tiles differ need not be tested at a common multiple of them.
+//! kernels whose tiles differ need not be tested at a common multiple of them, nor in parts of one size. (A last part of one
+//! element would be repeated to the extent of another tile; the first one has two here, which would not.)
 //!
 //! Indices are cut to different extents of two at least, which no other dimension has. So an index that this module took
 //! for another one is an error of shapes, and the programs are not cut.
@@ -290,9 +291,7 @@ impl Walk {
             for (axis, dim) in map.iter().enumerate() {
                 let Some(dim) = *dim else { continue };
                 let extent = candidate.shape(tensor)[dim];
-                if !extent.is_multiple_of(block.grid[axis])
-                    || grid[axis].is_some_and(|own| Some(own) != dims[dim])
-                {
+                if grid[axis].is_some_and(|own| Some(own) != dims[dim]) {
                     self.refuse(Check::BlockIndices, [grid[axis], dims[dim]]);
                 }
                 grid[axis] = grid[axis].or(dims[dim]);
@@ -477,6 +476,34 @@ mod tests {
         let wrong = kernels("rotate(0, 1) s1");
         assert!(isomorph(&program, &wrong).is_none());
         assert!(crate::verify(&program, &wrong, &crate::VerifyOptions::default()).is_err());
+    }
+
+    /// Rows in blocks of 16, the last of which has 14, and of 24, the last of which has 6: as above, and as wrong if rows of a tile are
+    /// taken together.
+    #[test]
+    fn rows_in_uneven_parts_are_cut() {
+        let program = "mugraph \"program\" {\n t0 = input \"x\" [78, 8]\n t1 = exp t0\n t2 = sum(1) t1\n output \"o\" t2\n}";
+        let kernel = |sum: &str| {
+            let text = format!(
+                "mugraph \"candidate\" {{\n t0 = input \"x\" [78, 8]\n t1 = block [5] loop 1 {{\n s0 = load t0 [0] -\n \
+                 s1 = exp s0\n s2 = {sum}\n store s2 [0]\n }}\n output \"o\" t1\n}}"
+            );
+            parse(&text).unwrap_or_else(|e| panic!("{e}"))
+        };
+        let program = parse(program).unwrap();
+        let small = isomorph(&program, &kernel("sum(1) s1")).unwrap();
+        assert_eq!(small.cut, [(78, 3)]);
+        assert_eq!(small.candidate.shapes(), [vec![3, 8], vec![3, 1]]);
+        let options = crate::VerifyOptions::default();
+        assert!(crate::verify(&program, &kernel("sum(1) s1"), &options).is_ok());
+        let loop_of = parse(
+            "mugraph \"candidate\" {\n t0 = input \"x\" [78, 8]\n t1 = block [5] loop 1 {\n s0 = load t0 [0] -\n s1 = exp s0\n \
+             s2 = sum(0) s1\n s3 = sub s1, s2\n s4 = add s3, s2\n s5 = sum(1) s4\n store s5 [0]\n }\n output \"o\" t1\n}",
+        );
+        // Rows are summed up: nothing is cut, and the proof is of all of them.
+        let loop_of = loop_of.unwrap();
+        assert!(isomorph(&program, &loop_of).is_none());
+        assert!(crate::verify(&program, &loop_of, &options).is_ok());
     }
 
     #[test]

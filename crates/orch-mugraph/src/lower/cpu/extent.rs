@@ -2,6 +2,7 @@
 
 use super::CpuBlockEmitter;
 use crate::lower::CannotLower;
+use crate::tiling::part_size;
 use orch_compute::ExprId;
 use orch_thread::Stmt;
 
@@ -82,8 +83,8 @@ impl Extent {
 impl Part {
     /// Sizes of a full part: of a block, and of one of its iterations.
     fn sizes(&self) -> (usize, usize) {
-        let block = self.extent.div_ceil(self.grid.map_or(1, |(_, blocks)| blocks));
-        (block, block.div_ceil(self.iterations.unwrap_or(1)))
+        let block = part_size(self.extent, self.grid.map_or(1, |(_, blocks)| blocks));
+        (block, part_size(block, self.iterations.unwrap_or(1)))
     }
 
     /// The extent of tiles.

@@ -71,7 +71,8 @@ fn accumulators_are_in_registers(steps: &TileSteps) -> bool {
         let is_sum = match &steps.tiles[from].step {
             TileStep::Op { op: Op::Matmul, .. } => is_skinny_shape(&tile.shape),
             TileStep::Op { op, .. } => matches!(op, Op::Reduce { .. }),
-            TileStep::Load { .. } | TileStep::Accumulate { .. } | TileStep::RunningMax { .. } => false,
+            TileStep::Load { .. } | TileStep::Inside { .. } => false,
+            TileStep::Accumulate { .. } | TileStep::RunningMax { .. } => false,
         };
         is_sum && how != Accumulation::Max && steps.only_reader(from) == Some(at)
     })

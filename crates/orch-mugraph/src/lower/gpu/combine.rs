@@ -29,7 +29,7 @@ pub(super) fn combines_partials(steps: &TileSteps) -> bool {
                 is_any = true;
                 are_few &= steps.tiles[args[0]].shape[dim] / keep <= MAX_PARTS;
             }
-            TileStep::Load { .. } => {}
+            TileStep::Load { .. } | TileStep::Inside { .. } => {}
             TileStep::Accumulate { .. } | TileStep::RunningMax { .. } => are_few = false,
         }
     }

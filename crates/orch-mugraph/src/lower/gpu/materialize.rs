@@ -27,7 +27,7 @@ impl BlockEmitter<'_> {
     /// a maximum that is found conditionally).
     pub fn emit_tile(&mut self, tile: usize) {
         match self.plan.steps.tiles[tile].step.clone() {
-            TileStep::Load { .. } | TileStep::Accumulate { .. } => {}
+            TileStep::Load { .. } | TileStep::Inside { .. } | TileStep::Accumulate { .. } => {}
             TileStep::RunningMax { tile: from } => self.emit_running_max(tile, from),
             TileStep::Op { .. } if self.plan.schedule.is_combine => {}
             TileStep::Op { .. } if self.fused_accumulator(tile).is_some() => {}

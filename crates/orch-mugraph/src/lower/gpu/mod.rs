@@ -44,6 +44,7 @@ mod conditional_rescale;
 mod elements;
 mod emitter;
 mod hazards;
+mod hidden;
 mod layout;
 mod materialize;
 mod mma;

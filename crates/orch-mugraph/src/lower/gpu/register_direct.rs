@@ -165,7 +165,8 @@ fn takes_direct_b(request: &Request<'_>, steps: &TileSteps, tile: usize, dtype: 
     let is_final = match gemm.stage {
         Stage::Loop => steps.only_reader(tile).is_some_and(|reader| match &steps.tiles[reader].step {
             TileStep::Accumulate { how, tile: from } => *how == Accumulation::Sum && *from == tile,
-            TileStep::Load { .. } | TileStep::Op { .. } | TileStep::RunningMax { .. } => false,
+            TileStep::Load { .. } | TileStep::Inside { .. } => false,
+            TileStep::Op { .. } | TileStep::RunningMax { .. } => false,
         }),
         Stage::Invariant | Stage::After => steps.loop_range == 1,
     };

@@ -27,6 +27,9 @@ pub(super) fn with_shorter_iterations(
     steps: &TileSteps,
     times: usize,
 ) -> Option<BlockGraph> {
+    if times > 1 && steps.tiles.iter().any(|tile| tile.past_end.is_some()) {
+        return None;
+    }
     let mut shares: Vec<Option<IterationPart>> = Vec::new();
     for tile in &steps.tiles {
         let share = match tile.stage {
@@ -50,7 +53,8 @@ fn is_sum(tile: &BlockTile, shares: &[Option<IterationPart>]) -> bool {
         TileStep::Accumulate { how, tile } => {
             *how == Accumulation::Sum && shares[*tile] == Some(IterationPart::Summand)
         }
-        TileStep::Load { .. } | TileStep::Op { .. } | TileStep::RunningMax { .. } => true,
+        TileStep::Load { .. } | TileStep::Inside { .. } => true,
+        TileStep::Op { .. } | TileStep::RunningMax { .. } => true,
     }
 }
 
@@ -60,6 +64,7 @@ fn share(tile: &BlockTile, steps: &TileSteps, shares: &[Option<IterationPart>]) 
     let (op, args) = match &tile.step {
         TileStep::Load { along_loop, .. } => return along_loop.map(IterationPart::Part),
         TileStep::Op { op, args } => (op, args),
+        TileStep::Inside { dim, .. } => return Some(IterationPart::Part(*dim)),
         TileStep::Accumulate { .. } | TileStep::RunningMax { .. } => return None,
     };
     let given: Option<Vec<IterationPart>> = args.iter().map(|&arg| shares[arg]).collect();

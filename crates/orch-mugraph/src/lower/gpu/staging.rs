@@ -100,11 +100,14 @@ impl BlockEmitter<'_> {
     pub fn read_tensor(&mut self, tile: usize, coords: &[ExprId], iteration: ExprId) -> ExprId {
         let (position, guard) = self.tensor_coords(tile, coords, iteration);
         let TileStep::Load { tensor, .. } = self.plan.steps.tiles[tile].step else { return self.float(0.0) };
+        // What a mask is past the end of a grid's rows or columns is not read; past that of a loop it is zero, as what is in memory.
+        let inside = guard.filter(|_| self.plan.steps.tiles[tile].past_end.is_some());
         if let Some(band) = self.plan.request.band(tensor) {
-            return self.band_value(band, &position);
+            return self.band_value(band, &position, inside);
         }
         if let Some(Op::Below { dim, limit, .. }) = self.plan.request.graph.computed_mask(tensor) {
             let condition = self.is_below(position[*dim], (*limit).min(1 << 40));
+            let condition = self.program.exprs.and_guard(inside, condition);
             return self.mask_value(condition);
         }
         let value = match self.arguments[tensor.index()] {
@@ -125,11 +128,11 @@ impl BlockEmitter<'_> {
         self.simplifier.simplify(&mut self.program.exprs, place)
     }
 
-    /// An element of a mask that is a band, computed from its row and column.
-    fn band_value(&mut self, band: Band, position: &[ExprId]) -> ExprId {
-        let [.., row, column] = *position else { return self.mask_value(None) };
+    /// An element of a mask that is a band, computed from its row and column: zero outside of what exists, if not all does.
+    fn band_value(&mut self, band: Band, position: &[ExprId], exists: Option<ExprId>) -> ExprId {
+        let [.., row, column] = *position else { return self.mask_value(exists) };
         let Band { above, below } = band.limited();
-        let mut condition = None;
+        let mut condition = exists;
         for (from, to, limit) in [(row, column, above), (column, row, below)] {
             let Some(limit) = limit else { continue };
             let exprs = &mut self.program.exprs;
@@ -138,6 +141,15 @@ impl BlockEmitter<'_> {
             let inside = self.simplifier.simplify(&mut self.program.exprs, inside);
             condition = self.program.exprs.and_guard(condition, Some(inside));
         }
+        self.mask_value(condition)
+    }
+
+    /// An element of the mask of what is not past the end, `iteration * tile + element < extent`.
+    pub fn inside_value(&mut self, tile: usize, (dim, extent): (usize, usize), coords: &[ExprId]) -> ExprId {
+        let iteration = self.block_iteration(self.iteration);
+        let start = self.program.exprs.mul_const(iteration, self.plan.steps.tiles[tile].shape[dim] as i64);
+        let index = self.program.exprs.add2(start, coords[dim]);
+        let condition = self.is_below(index, extent);
         self.mask_value(condition)
     }
 
@@ -177,7 +189,7 @@ impl BlockEmitter<'_> {
         let waits = |step: &TileStep| match step {
             TileStep::Op { op, .. } => matches!(op, Op::Matmul | Op::Reduce { .. }),
             TileStep::RunningMax { .. } => true,
-            TileStep::Load { .. } | TileStep::Accumulate { .. } => false,
+            TileStep::Load { .. } | TileStep::Inside { .. } | TileStep::Accumulate { .. } => false,
         };
         let is_reduced = self
             .plan

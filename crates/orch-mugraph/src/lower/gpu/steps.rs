@@ -4,13 +4,23 @@
 //! (W + a b)` is `x W + (x a) b`; a loop of one iteration accumulates nothing; a sum over iterations is
 //! pushed into sums and into products by a constant, `sum(x_i a_i w) = sum(x_i a_i) w`, so that products add
 //! straight to accumulators; equal tiles are one.
+//!
+//! A loop may leave a remainder: its last iteration has tiles of the same shape, and elements past the end of tensors, which loads
+//! give as zero. What becomes of them is followed through all operators ([`PastEnd`]), and must not change what is accumulated.
+//! Operands of maxima and exponentials are masked where it would:
+//!
+//! ```text
+//! 257 keys in 5 iterations of 64, the last of 1:   scores past the end = q * 0 = 0   -> masked to -inf, not larger than any maximum
+//!                                                  weights = e^(-inf - max) = 0      -> add nothing to sums, nor times v = 0
+//! ```
 
+use super::hidden::{Hidden, hidden_value};
 use super::register_direct::DirectLoad;
 use crate::eval::rms_norm;
 use crate::graph::{Accumulation, BlockGraph, Store, TensorId, TileNode};
 use crate::lower::CannotLower;
-use crate::op::{BinaryFn, Op, UnaryFn};
-use crate::tiling::Stage;
+use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
+use crate::tiling::{Stage, part_size};
 use std::collections::BTreeMap;
 
 /// Most elements of a tile.
@@ -20,10 +30,38 @@ const MAX_TILE_ELEMS: usize = 1 << 30;
 /// the grid the dimension of the tensor that it partitions.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum TileStep {
-    Load { tensor: TensorId, grid: Vec<Option<usize>>, along_loop: Option<usize> },
-    Op { op: Op, args: Vec<usize> },
-    Accumulate { how: Accumulation, tile: usize },
-    RunningMax { tile: usize },
+    Load {
+        tensor: TensorId,
+        grid: Vec<Option<usize>>,
+        along_loop: Option<usize>,
+    },
+    /// A mask: 1 where the index along dimension `dim` of the tile, counted over all iterations, is below `extent`.
+    Inside {
+        dim: usize,
+        extent: usize,
+    },
+    Op {
+        op: Op,
+        args: Vec<usize>,
+    },
+    Accumulate {
+        how: Accumulation,
+        tile: usize,
+    },
+    RunningMax {
+        tile: usize,
+    },
+}
+
+/// Elements of a tile past the end of the tensors that it is made of.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct PastEnd {
+    /// The dimension along which they lie there.
+    pub dim: usize,
+    /// The extent of the tensors.
+    extent: usize,
+    /// What they are.
+    value: Hidden,
 }
 
 /// A tile and what is known of it.
@@ -32,8 +70,10 @@ pub(super) struct BlockTile {
     pub step: TileStep,
     /// The shape in the first block and iteration, the largest.
     pub shape: Vec<usize>,
-    /// Dimensions in which some blocks have fewer elements (a remainder).
+    /// Dimensions in which some blocks, or the last iteration, have fewer elements (a remainder).
     pub ragged: Vec<bool>,
+    /// What the last iteration has past the end of tensors, if the loop leaves a remainder of the tile.
+    pub past_end: Option<PastEnd>,
     /// Whether it is computed before, in or after the loop.
     pub stage: Stage,
     /// Operands and stores that name it; 0 for tiles that are not computed.
@@ -59,7 +99,7 @@ impl TileStep {
     /// The tiles that are read.
     pub fn args(&self) -> Vec<usize> {
         match self {
-            TileStep::Load { .. } => Vec::new(),
+            TileStep::Load { .. } | TileStep::Inside { .. } => Vec::new(),
             TileStep::Op { args, .. } => args.clone(),
             TileStep::Accumulate { how: Accumulation::RescaledSum { max, .. }, tile } => {
                 vec![*tile, max.index()]
@@ -72,7 +112,8 @@ impl TileStep {
 impl TileSteps {
     /// The tiles of a block graph over tensors of these shapes.
     pub fn of(block: &BlockGraph, tensors: &[Vec<usize>]) -> Result<TileSteps, CannotLower> {
-        let mut builder = StepBuilder { block, tensors, tiles: Vec::new(), renamed: Vec::new() };
+        let mut builder =
+            StepBuilder { block, tensors, tiles: Vec::new(), values: Vec::new(), renamed: Vec::new() };
         for (position, node) in block.nodes.iter().enumerate() {
             let tile = builder.node(node).map_err(|e| CannotLower(format!("s{position}: {}", e.0)))?;
             builder.renamed.push(tile);
@@ -165,6 +206,8 @@ struct StepBuilder<'a> {
     block: &'a BlockGraph,
     tensors: &'a [Vec<usize>],
     tiles: Vec<BlockTile>,
+    /// What elements of each tile are that do not lie past an end.
+    values: Vec<Hidden>,
     /// The tile of each node.
     renamed: Vec<usize>,
 }
@@ -178,7 +221,10 @@ impl StepBuilder<'_> {
                 self.load(*tensor, grid, along_loop.filter(|_| !once))
             }
             TileNode::Op { op, args } => {
-                let args: Vec<usize> = args.iter().map(|arg| self.renamed[arg.index()]).collect();
+                let mut args: Vec<usize> = args.iter().map(|arg| self.renamed[arg.index()]).collect();
+                if matches!(op, Op::Unary(UnaryFn::Exp) | Op::Reduce { f: ReduceFn::Max, .. }) {
+                    args[0] = self.mask_past_end(args[0])?;
+                }
                 self.op(op, &args)
             }
             TileNode::Accumulate { tile, .. } | TileNode::RunningMax { tile } if once => {
@@ -239,22 +285,42 @@ impl StepBuilder<'_> {
     }
 
     /// The tile of a step: an equal one if there is one, else a new one.
-    fn define(&mut self, step: TileStep, (shape, ragged): (Vec<usize>, Vec<bool>), stage: Stage) -> usize {
+    fn define(
+        &mut self,
+        step: TileStep,
+        (shape, ragged, past_end): (Vec<usize>, Vec<bool>, Option<PastEnd>),
+        stage: Stage,
+    ) -> usize {
         if let Some(known) = self.tiles.iter().position(|tile| tile.step == step) {
             return known;
         }
-        self.tiles.push(BlockTile { step, shape, ragged, stage, readers: 0, crosses_stages: false });
+        let of = |args: &[usize]| args.iter().map(|&arg| self.values[arg]).collect::<Vec<_>>();
+        let value = match &step {
+            TileStep::Load { .. } | TileStep::Inside { .. } => Hidden::Finite,
+            TileStep::Op { op, args } => hidden_value(op, &of(args)),
+            TileStep::Accumulate { tile, .. } | TileStep::RunningMax { tile } => self.values[*tile],
+        };
+        self.values.push(value);
+        self.tiles.push(BlockTile {
+            step,
+            shape,
+            ragged,
+            past_end,
+            stage,
+            readers: 0,
+            crosses_stages: false,
+        });
         self.tiles.len() - 1
     }
 
     /// A tile of the shape of another one.
     fn like(&mut self, step: TileStep, stage: Stage, other: usize) -> usize {
-        let (shape, ragged) = (self.tiles[other].shape.clone(), self.tiles[other].ragged.clone());
-        self.define(step, (shape, ragged), stage)
+        let BlockTile { shape, ragged, past_end, .. } = self.tiles[other].clone();
+        self.define(step, (shape, ragged, past_end), stage)
     }
 
-    /// The tile of a load: each dimension divided by its grid extent (rounded up, a remainder is `ragged`)
-    /// and, along the loop, by the iterations, which must divide it.
+    /// The tile of a load: each dimension divided by its grid extent and, along the loop, by the iterations; remainders are
+    /// `ragged`.
     fn load(
         &mut self,
         tensor: TensorId,
@@ -266,23 +332,58 @@ impl StepBuilder<'_> {
         for (dim, &blocks) in grid.iter().zip(&self.block.grid) {
             if let Some(dim) = *dim {
                 ragged[dim] = !shape[dim].is_multiple_of(blocks);
-                shape[dim] = shape[dim].div_ceil(blocks);
+                shape[dim] = part_size(shape[dim], blocks);
             }
         }
+        let mut past_end = None;
         if let Some(dim) = along_loop {
-            if ragged[dim] || !shape[dim].is_multiple_of(self.block.loop_range) {
-                return Err(CannotLower(format!(
-                    "the loop leaves a remainder of dimension {dim} of {tensor}"
-                )));
+            let (extent, range) = (shape[dim], self.block.loop_range);
+            let size = part_size(extent, range);
+            let is_cut_once = extent == self.tensors[tensor.index()][dim];
+            if size * range != extent {
+                ragged[dim] |= is_cut_once && size * (range - 1) < extent;
+                if !ragged[dim] {
+                    let problem = "the loop leaves a remainder of a part, or an iteration without elements";
+                    return Err(CannotLower(format!("{problem}: dimension {dim} of {tensor}")));
+                }
+                past_end = Some(PastEnd { dim, extent, value: Hidden::Zero });
             }
-            shape[dim] /= self.block.loop_range;
+            shape[dim] = size;
         }
         if shape.contains(&0) {
             return Err(CannotLower(format!("{tensor} has no elements")));
         }
         let stage = if along_loop.is_some() { Stage::Loop } else { Stage::Invariant };
         let step = TileStep::Load { tensor, grid: grid.to_vec(), along_loop };
-        Ok(self.define(step, (shape, ragged), stage))
+        Ok(self.define(step, (shape, ragged, past_end), stage))
+    }
+
+    /// A tile whose elements past the end are minus infinity, which every reader reads from here on. Positive factors and
+    /// constants do not change that, so the mask comes before them, at what they are applied to.
+    fn mask_past_end(&mut self, tile: usize) -> Result<usize, CannotLower> {
+        let Some(PastEnd { dim, extent, value }) = self.tiles[tile].past_end else { return Ok(tile) };
+        if value == Hidden::Lowest {
+            return Ok(tile);
+        }
+        let masked = match self.tiles[tile].step.clone() {
+            TileStep::Op { op, args }
+                if args.len() == 1 && hidden_value(&op, &[Hidden::Lowest]) == Hidden::Lowest =>
+            {
+                let arg = self.mask_past_end(args[0])?;
+                self.plain(&op, &[arg])?
+            }
+            _ => {
+                let rank = self.tiles[tile].shape.len();
+                let shape = crate::op::with(&vec![1; rank], dim, self.tiles[tile].shape[dim]);
+                let ragged = (0..rank).map(|at| at == dim).collect();
+                let past_end = Some(PastEnd { dim, extent, value: Hidden::Zero });
+                let step = TileStep::Inside { dim, extent };
+                let inside = self.define(step, (shape, ragged, past_end), Stage::Loop);
+                self.plain(&Op::Binary(BinaryFn::Mask), &[tile, inside])?
+            }
+        };
+        self.renamed.iter_mut().filter(|renamed| **renamed == tile).for_each(|renamed| *renamed = masked);
+        Ok(masked)
     }
 
     /// The tile of an operator, with compound operators expanded.
@@ -366,15 +467,66 @@ impl StepBuilder<'_> {
             return Err(CannotLower("a tile without elements".into()));
         }
         let ragged = self.ragged_dims(op, args, &shape)?;
+        let past_end = self.past_end_of(op, args)?;
         let stage = args.iter().map(|&arg| self.tiles[arg].stage).max().unwrap_or(Stage::Invariant);
         let step = TileStep::Op { op: op.clone(), args: args.to_vec() };
-        Ok(self.define(step, (shape, ragged), stage))
+        Ok(self.define(step, (shape, ragged, past_end), stage))
     }
 
-    /// Which dimensions of a result have a remainder; an error if a dimension with one is reduced or moved.
+    /// What a result has past the end of tensors, from what its operands have there; an error if elements would be combined that
+    /// are not neutral, or moved.
+    fn past_end_of(&self, op: &Op, args: &[usize]) -> Result<Option<PastEnd>, CannotLower> {
+        let rank = args.first().map_or(0, |&arg| self.tiles[arg].shape.len());
+        // Where the dimension of an operand is in the result; `None` if the operator combines it.
+        let place = |arg: usize, dim: usize| match op {
+            Op::Matmul => (dim + [1, 2][arg] != rank).then_some(dim),
+            Op::Reduce { dim: reduced, .. } => (dim != *reduced).then_some(dim),
+            Op::Transpose(perm) => perm.iter().position(|&from| from == dim),
+            _ => Some(dim),
+        };
+        let ends = || args.iter().enumerate().filter_map(|(at, &arg)| Some((at, self.tiles[arg].past_end?)));
+        let Some((_, PastEnd { extent, .. })) = ends().next() else { return Ok(None) };
+        let refused = |why: &str| Err(CannotLower(format!("the loop leaves a remainder of {extent}: {why}")));
+        // In an iteration of which it hides nothing else the mask of a band is left out.
+        let is_left_out = |at| {
+            *op == Op::Binary(BinaryFn::Mask)
+                && at == 1
+                && !matches!(self.tiles[args[1]].step, TileStep::Inside { .. })
+        };
+        let values = args.iter().enumerate().map(|(at, &arg)| match self.tiles[arg].past_end {
+            Some(_) if is_left_out(at) => Hidden::Finite,
+            Some(end) => end.value,
+            None => self.values[arg],
+        });
+        let value = hidden_value(op, &values.collect::<Vec<_>>());
+        let moves = match op {
+            Op::Slice { dim, .. } | Op::Rotate { dim, .. } | Op::Concat { dim } | Op::Repeat { dim, .. } => {
+                Some(*dim)
+            }
+            _ => None,
+        };
+        if ends().any(|(_, end)| end.extent != extent || moves == Some(end.dim)) {
+            return refused("its elements are moved, or meet others");
+        }
+        let mut dims = ends().map(|(at, end)| place(at, end.dim));
+        let first = dims.next().flatten();
+        if !dims.all(|dim| dim == first) {
+            return refused("it lies along two dimensions");
+        }
+        let neutral =
+            if matches!(op, Op::Reduce { f: ReduceFn::Max, .. }) { Hidden::Lowest } else { Hidden::Zero };
+        match first {
+            Some(dim) => Ok(Some(PastEnd { dim, extent, value })),
+            None if value == neutral => Ok(None),
+            None => refused("what lies past the end would change a result"),
+        }
+    }
+
+    /// Which dimensions of a result have a remainder; an error if a dimension with one of the grid is reduced or moved.
     fn ragged_dims(&self, op: &Op, args: &[usize], shape: &[usize]) -> Result<Vec<bool>, CannotLower> {
         let of = |arg: usize| &self.tiles[args[arg]].ragged;
-        let whole = |arg: usize, dim: usize| match of(arg)[dim] {
+        let is_past_end = |arg: usize, dim| self.tiles[args[arg]].past_end.is_some_and(|end| end.dim == dim);
+        let whole = |arg: usize, dim: usize| match of(arg)[dim] && !is_past_end(arg, dim) {
             true => Err(CannotLower(format!("a remainder along dimension {dim}, which is combined"))),
             false => Ok(()),
         };
@@ -389,7 +541,7 @@ impl StepBuilder<'_> {
             }
             Op::Reduce { dim, .. } | Op::Slice { dim, .. } | Op::Rotate { dim, .. } => {
                 whole(0, *dim)?;
-                of(0).clone()
+                (0..rank).map(|at| at != *dim && of(0)[at]).collect()
             }
             Op::Concat { dim } => {
                 (0..args.len()).try_for_each(|arg| whole(arg, *dim))?;

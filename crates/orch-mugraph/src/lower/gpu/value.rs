@@ -253,6 +253,7 @@ impl BlockEmitter<'_> {
                 let iteration = self.iteration;
                 self.read_tensor(tile, &point.coords, iteration)
             }
+            TileStep::Inside { dim, extent } => self.inside_value(tile, (dim, extent), &point.coords),
             TileStep::Op { op, args } => self.computed_value(&op, &args, point),
             // Accumulators and maxima have places before anybody reads them.
             TileStep::Accumulate { tile, .. } | TileStep::RunningMax { tile } => self.value_at(tile, point),

@@ -18,6 +18,7 @@
 //! Blocks with more to do start first ([`VisibleIterations::order`]), so that those that end last are short.
 
 use super::emitter::BlockEmitter;
+use super::hidden::{Hidden, hidden_value};
 use super::layout::{ColumnLayout, RegisterTile};
 use super::sms::{Blocks, Sms, exposed_iterations, time_in_order};
 use super::steps::{TileStep, TileSteps};
@@ -25,7 +26,7 @@ use super::value::TileHome;
 use crate::band::Band;
 use crate::graph::{Accumulation, MuGraph, TensorId};
 use crate::lower::{Request, Stored};
-use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn, elems};
+use crate::op::{BinaryFn, Op, elems};
 use crate::tiling::{Stage, indices};
 use orch_compute::{ExprId, Exprs, Type, VarInfo};
 use orch_thread::Stmt;
@@ -409,13 +410,19 @@ impl BlockEmitter<'_> {
         [first, end]
     }
 
-    /// Masks a product in its own registers, in iterations whose tile the mask hides in part; false if the registers are not
-    /// free for that, or the mask is another one.
+    /// Masks a product in its own registers, in iterations of which the mask hides something: the last one, of the mask of what is
+    /// past the end; false if the registers are not free for that, or the mask is another one.
     pub fn mask_in_place(&mut self, tile: usize, [product, mask]: [usize; 2]) -> bool {
-        let Some(visible) = self.visible.filter(|visible| visible.mask == mask) else { return false };
         let steps = self.plan.steps;
-        let is_free = matches!(steps.tiles[product].step, TileStep::Op { op: Op::Matmul, .. })
-            && steps.only_reader(product) == Some(tile)
+        let visible = self.visible.filter(|visible| visible.mask == mask);
+        let is_of_end = matches!(steps.tiles[mask].step, TileStep::Inside { .. });
+        if visible.is_none() && !is_of_end {
+            return false;
+        }
+        let is_free = matches!(
+            steps.tiles[product].step,
+            TileStep::Op { op: Op::Matmul | Op::Binary(BinaryFn::Mask), .. }
+        ) && steps.only_reader(product) == Some(tile)
             && steps.tiles[product].shape == steps.tiles[tile].shape;
         let [TileHome::Registers(registers)] = &self.tiles.homes[product][..] else { return false };
         if !is_free || !matches!(registers.at.columns, ColumnLayout::Partitioned(_)) {
@@ -429,7 +436,14 @@ impl BlockEmitter<'_> {
             let offset = this.register_offset(&slot, &at);
             vec![Stmt::Store { buffer, offset, value, mask: None }]
         });
-        let condition = self.hides_any(&visible);
+        let condition = match visible {
+            Some(visible) => self.hides_any(&visible),
+            None => {
+                let iteration = self.block_iteration(self.iteration);
+                let last = self.index(steps.loop_range - 1);
+                self.program.exprs.eq(iteration, last)
+            }
+        };
         self.emit(vec![Stmt::If { condition, then, otherwise: Vec::new() }]);
         self.tiles.homes[tile].push(TileHome::Registers(RegisterTile { at, buffer }));
         true
@@ -471,18 +485,6 @@ impl BlockEmitter<'_> {
     }
 }
 
-/// What all elements of a tile are where a mask hides a whole tile.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Hidden {
-    /// Minus infinity.
-    Lowest,
-    Zero,
-    /// What inputs make it: finite if these are.
-    Finite,
-    /// Nothing is known, not even that it is finite.
-    Unknown,
-}
-
 /// Whether an iteration in which all elements of the tile `mask` are zero changes no accumulator and no running maximum.
 fn changes_nothing(steps: &TileSteps, mask: usize) -> bool {
     if steps.tiles[mask].stage != Stage::Loop {
@@ -492,7 +494,7 @@ fn changes_nothing(steps: &TileSteps, mask: usize) -> bool {
     for (at, tile) in steps.tiles.iter().enumerate() {
         let value = match &tile.step {
             TileStep::Load { .. } if at == mask => Hidden::Zero,
-            TileStep::Load { .. } => Hidden::Finite,
+            TileStep::Load { .. } | TileStep::Inside { .. } => Hidden::Finite,
             TileStep::Op { op, args } => {
                 let args: Vec<Hidden> = args.iter().map(|&arg| values[arg]).collect();
                 hidden_value(op, &args)
@@ -517,56 +519,6 @@ fn changes_nothing(steps: &TileSteps, mask: usize) -> bool {
         values.push(value);
     }
     true
-}
-
-/// The elements of an operator's result.
-fn hidden_value(op: &Op, args: &[Hidden]) -> Hidden {
-    use Hidden::{Finite, Lowest, Unknown, Zero};
-    match (op, args) {
-        (Op::Binary(BinaryFn::Mask), [_, Zero]) => Lowest,
-        (Op::Binary(BinaryFn::Mask), [Lowest, _]) => Lowest,
-        // -inf where it is masked.
-        (Op::Binary(BinaryFn::Mask), _) => Unknown,
-        // A running maximum may be minus infinity; guarded, it is not.
-        (Op::Unary(UnaryFn::Guard), [Unknown | Finite | Zero]) => Finite,
-        (Op::Unary(UnaryFn::Exp), [Lowest]) => Zero,
-        (Op::Scale(factor), [Lowest]) if factor.num() > 0 => Lowest,
-        (Op::Scale(_), [Zero]) => Zero,
-        (Op::Offset(_), [Lowest]) => Lowest,
-        (Op::Binary(BinaryFn::Add | BinaryFn::Sub), [Lowest, Finite | Zero]) => Lowest,
-        (Op::Binary(BinaryFn::Add), [Finite | Zero, Lowest]) => Lowest,
-        (Op::Binary(BinaryFn::Add | BinaryFn::Sub | BinaryFn::Max), [Zero, Zero]) => Zero,
-        (Op::Binary(BinaryFn::Max), [Lowest, Lowest]) => Lowest,
-        (Op::Binary(BinaryFn::Mul) | Op::Matmul, [Zero, Zero | Finite] | [Finite, Zero]) => Zero,
-        (Op::Unary(UnaryFn::Square | UnaryFn::Relu), [Zero]) => Zero,
-        (
-            Op::Reduce { .. }
-            | Op::Transpose(_)
-            | Op::Slice { .. }
-            | Op::Repeat { .. }
-            | Op::Rotate { .. }
-            | Op::Concat { .. },
-            _,
-        ) => moved_value(op, args),
-        (_, args) if args.iter().all(|arg| matches!(arg, Zero | Finite)) && keeps_finite(op) => Finite,
-        _ => Unknown,
-    }
-}
-
-/// The elements of a result that are elements of the operands, or reductions of them.
-fn moved_value(op: &Op, args: &[Hidden]) -> Hidden {
-    use Hidden::{Finite, Lowest, Unknown, Zero};
-    match (op, args) {
-        (Op::Reduce { f: ReduceFn::Sum, .. } | Op::Rotate { .. }, [Lowest]) => Unknown,
-        (_, [first, rest @ ..]) if rest.iter().all(|other| other == first) => *first,
-        (_, args) if args.iter().all(|arg| matches!(arg, Zero | Finite)) => Finite,
-        _ => Unknown,
-    }
-}
-
-/// Whether results of finite operands count as finite: overflow aside, and division by zero, roots and logarithms.
-fn keeps_finite(op: &Op) -> bool {
-    !matches!(op, Op::Unary(UnaryFn::Log | UnaryFn::Sqrt) | Op::Binary(BinaryFn::Div | BinaryFn::Mask))
 }
 
 #[cfg(test)]
