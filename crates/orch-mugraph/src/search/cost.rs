@@ -1,12 +1,13 @@
 //! What a kernel costs by its sketch and counts, and the counts that cost least.
 
-use super::algebra::{LOOP, WHOLE};
+use super::algebra::{GRID, LOOP, WHOLE};
 use super::tile::{Atom, Dim, Origin, Sketch, SketchStep, Source, TileOp};
 use crate::graph::{MuGraph, Node, TensorId};
 use crate::op::{Op, elems};
 use crate::tiling::part_size;
 use orch_thread::cta::WARP_GROUP_ROWS;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Elements of uneven parts: rows of one warp group, and of two; keys of an iteration.
 const UNEVEN_PARTS: [usize; 2] = [64, 128];
@@ -28,6 +29,12 @@ const GROUP_REGISTER_BYTES: usize = 13 << 10;
 /// What it costs to convert an element that products take, in elementwise operations: it goes through shared memory, with barriers,
 /// and products wait. Attention of f32 tensors of 16 heads of 64 and 128, 2048 keys, takes an H100 4 to 5 times as long as of f16.
 const CONVERTED_OPS: usize = 54;
+/// How many times as long products take by `mma` as by wgmma, which has whole warp groups of rows. H200, heads of 64: blocks of 65 of 325 rows take
+/// 62 us, of 157 of 785 72 us, which cuDNN takes 31 and 47.
+const MMA_SYNC: f64 = 1.6;
+/// Columns that TMA and wgmma load and multiply at once, and how many times as long tiles of others take, which threads load.
+const TMA_COLUMNS: usize = 16;
+const LOADED_BY_THREADS: f64 = 2.0;
 /// Most warp groups that hide each other's latency.
 const MOST_HIDING: usize = 4;
 /// Most warp groups of a block.
@@ -186,17 +193,27 @@ pub struct PartCounts {
     pub looped: usize,
 }
 
-/// KernelExtents of all that a kernel touches.
-#[derive(Clone, Copy)]
+/// The extents of all that a kernel touches.
 pub struct KernelExtents<'a> {
-    /// Of the labels.
-    pub labels: &'a [usize],
     /// The kernel.
     pub sketch: &'a Sketch,
     /// Its counts.
     pub counts: &'a PartCounts,
     /// The kernels beside it.
-    pub beside: Beside<'a>,
+    beside: Beside<'a>,
+    by_label: Vec<LabelExtents>,
+}
+
+/// The extents of an index and its parts.
+#[derive(Clone, Copy)]
+struct LabelExtents {
+    whole: usize,
+    /// Blocks along it.
+    blocks: usize,
+    /// Elements of a block.
+    of_block: usize,
+    /// Elements of an iteration.
+    of_iteration: usize,
 }
 
 /// What the kernels beside one are.
@@ -208,7 +225,31 @@ pub struct Beside<'a> {
     pub is_read: bool,
 }
 
-impl KernelExtents<'_> {
+impl<'a> KernelExtents<'a> {
+    /// Of a kernel with counts, given the extents of labels.
+    pub fn new(
+        labels: &[usize],
+        (sketch, counts): (&'a Sketch, &'a PartCounts),
+        beside: Beside<'a>,
+    ) -> KernelExtents<'a> {
+        let structure = &sketch.structure;
+        let of_label = |(label, &whole): (u8, &usize)| {
+            if !structure.partitions(label) {
+                let before = beside.before.iter().find(|(own, _)| *own == label);
+                let parts = before.map_or(whole, |(_, count)| *count);
+                return LabelExtents { whole, blocks: parts, of_block: parts, of_iteration: parts };
+            }
+            let axis = structure.grid.iter().position(|own| *own == label);
+            let blocks = axis.map_or(1, |axis| counts.grid[axis]);
+            let of_block = part_size(whole, blocks);
+            let is_looped = structure.looped == Some(label);
+            let of_iteration = if is_looped { part_size(of_block, counts.looped) } else { of_block };
+            LabelExtents { whole, blocks, of_block, of_iteration }
+        };
+        let by_label = (0..).zip(labels).map(of_label).collect();
+        KernelExtents { sketch, counts, beside, by_label }
+    }
+
     /// Blocks of the grid.
     fn blocks(&self) -> f64 {
         self.counts.grid.iter().product::<usize>() as f64
@@ -224,31 +265,14 @@ impl KernelExtents<'_> {
         self.sketch.dims[at].last().map_or(1, |dim| self.dim(*dim))
     }
 
-    fn grid_count(&self, label: u8) -> usize {
-        let at = self.sketch.structure.grid.iter().position(|own| *own == label);
-        at.map_or(1, |at| self.counts.grid[at])
-    }
-
     /// The extent of an atom of a tile, or of a stored tensor.
     pub fn atom(&self, atom: Atom) -> usize {
-        let structure = &self.sketch.structure;
-        let full = self.labels[usize::from(atom.label)];
-        if atom.parts == WHOLE {
-            return full;
-        }
-        if !structure.partitions(atom.label) {
-            let before = self.beside.before;
-            return before.iter().find(|(label, _)| *label == atom.label).map_or(full, |(_, count)| *count);
-        }
-        let blocks = self.grid_count(atom.label);
-        if atom.parts == super::algebra::GRID {
-            return blocks;
-        }
-        let part = part_size(full, blocks);
-        if structure.looped == Some(atom.label) && atom.parts & LOOP == 0 {
-            part_size(part, self.counts.looped)
-        } else {
-            part
+        let of = &self.by_label[usize::from(atom.label)];
+        match atom.parts {
+            WHOLE => of.whole,
+            GRID => of.blocks,
+            parts if parts & LOOP == 0 => of.of_iteration,
+            _ => of.of_block,
         }
     }
 
@@ -268,6 +292,11 @@ impl KernelExtents<'_> {
             }
         }
         run
+    }
+
+    /// The extent of a dimension of the tensor that tiles are parts of.
+    fn whole(&self, dim: Dim) -> usize {
+        dim.atoms().map(|atom| self.by_label[usize::from(atom.label)].whole).product()
     }
 
     /// The elements of some dimensions.
@@ -356,9 +385,7 @@ impl Totals {
         }
         let k = sketch.dims[args[0]].last().map_or(1, |dim| extents.dim(*dim));
         let m = dims.iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
-        let n = dims.last().map_or(1, |dim| extents.dim(*dim));
-        let padded = |extent: usize, whole: usize| whole as f64 / extent.max(1) as f64;
-        let waste = padded(m, m.max(device.mma_m)) * padded(n, n.next_multiple_of(device.mma_n));
+        let waste = device.rows_waste(extents, dims) * device.columns_waste(extents, dims);
         let terms = (k + device.mma_k) as f64;
         let is_packed = m > device.unpacked_rows;
         let right = extents.elems(&sketch.dims[args[1]]) as f64;
@@ -476,6 +503,32 @@ impl SearchDevice {
         let rounds = (waves * counts.looped).div_ceil(sharing) as f64;
         let time = moved.max(computed) + self.unoverlapped * moved.min(computed) / rounds;
         self.launch_us + time + exchange_us + rounds * iteration_us
+    }
+
+    /// Whether products of 16-bit operands may be those of warp groups.
+    fn has_wgmma(&self) -> bool {
+        self.has_tma && self.element_bytes == 2
+    }
+
+    /// How many times as long a product takes for its rows: fewer than an instruction has, or blocks of more rows than a warp group has
+    /// that are cut so that wgmma does not take them.
+    fn rows_waste(&self, extents: &KernelExtents<'_>, dims: &[Dim]) -> f64 {
+        let Some(dim) = dims.iter().rev().nth(1) else { return self.mma_m as f64 };
+        let (rows, whole) = (extents.dim(*dim).max(1), extents.whole(*dim));
+        let cuts_warp_groups = whole > WARP_GROUP_ROWS && !rows.is_multiple_of(WARP_GROUP_ROWS);
+        if self.has_wgmma() && cuts_warp_groups {
+            return MMA_SYNC * rows.next_multiple_of(self.mma_m) as f64 / rows as f64;
+        }
+        rows.max(self.mma_m) as f64 / rows as f64
+    }
+
+    /// The same for its columns, whole instructions of which are computed; tiles that are cut to others are not loaded by TMA.
+    fn columns_waste(&self, extents: &KernelExtents<'_>, dims: &[Dim]) -> f64 {
+        let Some(dim) = dims.last() else { return 1.0 };
+        let (columns, whole) = (extents.dim(*dim).max(1), extents.whole(*dim));
+        let padded = columns.next_multiple_of(self.mma_n) as f64 / columns as f64;
+        let by_threads = self.has_wgmma() && columns < whole && !columns.is_multiple_of(TMA_COLUMNS);
+        if by_threads { LOADED_BY_THREADS * padded } else { padded }
     }
 
     /// What it costs to pack an element of a right operand, in operations of a product: nothing else runs while it comes from memory.
@@ -669,8 +722,9 @@ impl SearchDevice {
         let options: Vec<Vec<usize>> = structure
             .grid
             .iter()
-            .chain(&structure.looped)
-            .map(|label| part_counts(labels[usize::from(*label)]))
+            .map(|label| (label, false))
+            .chain(structure.looped.iter().map(|label| (label, true)))
+            .map(|(label, is_looped)| part_counts(labels[usize::from(*label)], is_looped))
             .collect();
         let mut best: Vec<(f64, PartCounts)> = Vec::new();
         for choice in crate::tiling::indices(&options.iter().map(Vec::len).collect::<Vec<_>>()) {
@@ -681,7 +735,7 @@ impl SearchDevice {
                 continue;
             }
             let counts = PartCounts { grid: counts, looped };
-            let extents = KernelExtents { labels, sketch, counts: &counts, beside };
+            let extents = KernelExtents::new(labels, (sketch, &counts), beside);
             if let Some(cost) = self.kernel_us(&extents) {
                 best.push((cost, counts));
             }
@@ -691,9 +745,9 @@ impl SearchDevice {
     }
 }
 
-/// Numbers of parts that are tried: divisors above 1 (or 1 alone), thinned to at most [`MOST_DIVISORS`]; where none leaves parts of
-/// whole instructions, parts of [`UNEVEN_PARTS`] elements too, the last one of fewer.
-fn part_counts(extent: usize) -> Vec<usize> {
+/// Numbers of blocks or iterations that are tried: divisors above 1 (or 1 alone), thinned to at most [`MOST_DIVISORS`]; where none
+/// leaves parts of whole instructions, [`uneven_counts`] too.
+fn part_counts(extent: usize, is_looped: bool) -> Vec<usize> {
     let all: Vec<usize> = (2..=extent.min(4096)).filter(|count| extent.is_multiple_of(*count)).collect();
     let thin = all.len().div_ceil(MOST_DIVISORS).max(1);
     let mut kept: Vec<usize> = all.iter().copied().step_by(thin).collect();
@@ -703,13 +757,38 @@ fn part_counts(extent: usize) -> Vec<usize> {
         part.is_multiple_of(16) && (least..=most).contains(&part)
     };
     if extent > most && !all.iter().any(is_whole) {
-        let counts = UNEVEN_PARTS.map(|part| (part, extent.div_ceil(part)));
-        kept.extend(
-            counts.into_iter().filter(|&(part, count)| part_size(extent, count) == part).map(|it| it.1),
-        );
+        kept.extend(uneven_counts(extent, is_looped));
     }
     if kept.is_empty() {
         kept.push(1);
     }
     kept
+}
+
+/// Numbers of parts of which the last one is smaller: of [`UNEVEN_PARTS`] elements, and of iterations that whose parts have the fewest
+/// elements in all (257 in 3 parts of 96).
+fn uneven_counts(extent: usize, is_looped: bool) -> BTreeSet<usize> {
+    let [least, most] = UNEVEN_PARTS;
+    let counts =
+        || (extent.div_ceil(most)..=extent.div_ceil(least)).map(|count| (count, part_size(extent, count)));
+    let suits = |(_, part): &(usize, usize)| part.is_multiple_of(16) && (least..=most).contains(part);
+    let smallest = counts().filter(suits).min_by_key(|(count, part)| count * part);
+    let of_blocks = counts().filter(|(_, part)| UNEVEN_PARTS.contains(part));
+    of_blocks.chain(smallest.filter(|_| is_looped)).map(|(count, _)| count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::part_counts;
+
+    /// 257 keys are three parts of 96 (two of them whole) or five of 64, rows five blocks of 64; 576 have nine parts of 64.
+    #[test]
+    fn lengths_without_whole_parts_are_cut_unevenly() {
+        assert_eq!(part_counts(257, true), [257, 3, 5]);
+        assert_eq!(part_counts(257, false), [257, 5]);
+        assert_eq!(part_counts(577, false), [577, 5, 10]);
+        assert!(part_counts(576, true).iter().all(|count| 576 % count == 0));
+        assert_eq!(part_counts(101, true), [101]);
+        assert_eq!(part_counts(1, true), [1]);
+    }
 }
