@@ -2,9 +2,10 @@
 //!
 //! A **block graph** runs once per block of a grid of up to three dimensions. Its loads take tiles: `grid` says for each
 //! grid dimension which dimension of the tensor it partitions (`-`: none, every block sees all), `along_loop` which one
-//! the loop partitions. Parts are equal but for a remainder at the end, which may leave later parts empty. Values are
-//! computed either in the loop (once per iteration, from tiles that it partitions), after it (from accumulators), or
-//! anywhere (from tiles that it does not partition). Stores put the tiles of the blocks beside each other.
+//! the loop partitions. Parts are equal but for a remainder at the end, which may leave later parts empty
+//! ([`part_size`](crate::tiling::part_size) says how large they are). Values are computed either in the loop (once per
+//! iteration, from tiles that it partitions), after it (from accumulators), or anywhere (from tiles that it does not
+//! partition). Stores put the tiles of the blocks beside each other.
 
 use crate::op::Op;
 use crate::rational::Rational;

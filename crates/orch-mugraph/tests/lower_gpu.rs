@@ -317,11 +317,17 @@ fn remainders_of_loops_add_nothing() {
 #[test]
 fn remainders_that_are_combined_are_refused() {
     for text in [
-        // One past the end is added up, iterations without elements, parts of parts, and a slice.
+        // What is past the end is not zero; parts of blocks that differ; a mean; an iteration without elements.
         "t0 = input \"x\" [8, 13]\n t1 = block [4] loop 2 {\n s0 = load t0 [0] 1\n s1 = offset(1) s0\n s2 = sum(1) s1\n \
          s3 = accumulate sum s2\n store s3 [0]\n }",
         "t0 = input \"x\" [8, 13]\n t1 = block [4] loop 2 {\n s0 = load t0 [0] 1\n s1 = sigmoid s0\n s2 = sum(1) s1\n \
          s3 = accumulate sum s2\n store s3 [0]\n }",
+        "t0 = input \"x\" [8, 100]\n t1 = block [3] loop 5 {\n s0 = load t0 [1] 1\n s1 = sum(1) s0\n \
+         s2 = accumulate sum s1\n store s2 [1]\n }",
+        "t0 = input \"x\" [8, 100]\n t1 = block [3] loop 4 {\n s0 = load t0 [1] 1\n s1 = sum(1) s0\n \
+         s2 = accumulate sum s1\n store s2 [1]\n }",
+        "t0 = input \"x\" [8, 13]\n t1 = block [4] loop 2 {\n s0 = load t0 [0] 1\n s1 = rms_norm(1/100) s0\n \
+         s2 = sum(1) s1\n s3 = accumulate sum s2\n store s3 [0]\n }",
         "t0 = input \"x\" [8, 9]\n t1 = block [4] loop 6 {\n s0 = load t0 [0] 1\n s1 = sum(1) s0\n \
          s2 = accumulate sum s1\n store s2 [0]\n }",
         "t0 = input \"x\" [13, 8]\n t1 = block [4] loop 1 {\n s0 = load t0 [0] -\n s1 = sum(0) s0\n store s1 [0]\n }",

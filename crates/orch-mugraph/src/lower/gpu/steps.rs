@@ -339,15 +339,15 @@ impl StepBuilder<'_> {
         if let Some(dim) = along_loop {
             let (extent, range) = (shape[dim], self.block.loop_range);
             let size = part_size(extent, range);
-            let is_cut_once = extent == self.tensors[tensor.index()][dim];
-            if size * range != extent {
-                ragged[dim] |= is_cut_once && size * (range - 1) < extent;
-                if !ragged[dim] {
-                    let problem = "the loop leaves a remainder of a part, or an iteration without elements";
-                    return Err(CannotLower(format!("{problem}: dimension {dim} of {tensor}")));
-                }
-                past_end = Some(PastEnd { dim, extent, value: Hidden::Zero });
+            let is_even = size * range == extent;
+            let is_whole = extent == self.tensors[tensor.index()][dim];
+            if ragged[dim] || !is_even && !(is_whole && size * (range - 1) < extent) {
+                let problem =
+                    "the loop leaves a remainder of a block's part, or an iteration without elements";
+                return Err(CannotLower(format!("{problem}: dimension {dim} of {tensor}")));
             }
+            ragged[dim] = !is_even;
+            past_end = (!is_even).then_some(PastEnd { dim, extent, value: Hidden::Zero });
             shape[dim] = size;
         }
         if shape.contains(&0) {
@@ -390,6 +390,10 @@ impl StepBuilder<'_> {
     fn op(&mut self, op: &Op, args: &[usize]) -> Result<usize, CannotLower> {
         match op {
             Op::RmsNorm { eps } => {
+                let BlockTile { shape, past_end, .. } = &self.tiles[args[0]];
+                if past_end.is_some_and(|end| end.dim + 1 == shape.len()) {
+                    return Err(CannotLower("a mean over a remainder of the loop".into()));
+                }
                 let steps =
                     rms_norm(&self.tiles[args[0]].shape, *eps).map_err(|e| CannotLower(e.to_string()))?;
                 let mut values = vec![args[0]];
