@@ -341,7 +341,8 @@ impl StepBuilder<'_> {
             let size = part_size(extent, range);
             let is_even = size * range == extent;
             let is_whole = extent == self.tensors[tensor.index()][dim];
-            if ragged[dim] || !is_even && !(is_whole && size * (range - 1) < extent) {
+            let has_all_iterations = size * (range - 1) < extent;
+            if ragged[dim] || !(is_even || is_whole && has_all_iterations) {
                 let problem =
                     "the loop leaves a remainder of a block's part, or an iteration without elements";
                 return Err(CannotLower(format!("{problem}: dimension {dim} of {tensor}")));
