@@ -305,6 +305,80 @@ impl<'a> KernelExtents<'a> {
     }
 }
 
+/// What of a sketch does not depend on its counts.
+struct SketchFacts {
+    /// By step: whether registers hold what it adds up, namely accumulators of products that nothing else reads before the loop ends.
+    keeps_accumulator: Vec<bool>,
+    /// By step: whether it is made of a product.
+    has_product: Vec<bool>,
+    /// Loads that may be streamed.
+    streamed: Vec<StreamedLoad>,
+    /// Accumulations that a cluster may share; `None` if there is another one.
+    shared: Option<Vec<SharedSum>>,
+    /// The first product of a loop that has exponentials too, as scores; `None` if it has none.
+    scores: Option<usize>,
+    /// The other products of the loop.
+    further: Vec<usize>,
+}
+
+/// A load that one product reads, as its right operand, whose left one has no product.
+struct StreamedLoad {
+    load: usize,
+    product: usize,
+    /// Whether the loop loads it, and only adds the product up. Otherwise there has to be one iteration.
+    is_accumulated: bool,
+}
+
+/// A step that adds up products, or sums of elements, which nothing else reads.
+struct SharedSum {
+    at: usize,
+    is_product: bool,
+}
+
+impl SketchFacts {
+    fn of(sketch: &Sketch, device: &SearchDevice) -> SketchFacts {
+        let steps = || 0..sketch.steps.len();
+        let is_product = |at: usize| matches!(&sketch.steps[at], SketchStep::Op(TileOp::Matmul, _));
+        let is_special = |at: usize| matches!(&sketch.steps[at], SketchStep::Op(op, _) if op.is_special());
+        let looped = || steps().filter(|&at| sketch.in_loop[at]);
+        let has_product: Vec<bool> = steps().map(|at| sketch.has_product(at)).collect();
+        let streamed = |load: usize| {
+            let mut readers = sketch.readers(load);
+            let (product, None) = (readers.next()?, readers.next()) else { return None };
+            let SketchStep::Op(TileOp::Matmul, args) = &sketch.steps[product] else { return None };
+            let is_load = matches!(sketch.steps[load], SketchStep::Load(_));
+            let in_loop = sketch.in_loop[load];
+            let suits = is_load
+                && args[1] == load
+                && !has_product[args[0]]
+                && in_loop == sketch.in_loop[product]
+                // A product beside a loop finds no registers free.
+                && (!in_loop || sketch.is_accumulated(product));
+            suits.then_some(StreamedLoad { load, product, is_accumulated: in_loop })
+        };
+        let shared = |at: usize| {
+            let SketchStep::Accumulate(from) = &sketch.steps[at] else { return None };
+            let suits = match &sketch.steps[*from] {
+                SketchStep::Op(TileOp::Matmul | TileOp::Sum(_), _) => sketch.readers(*from).count() == 1,
+                _ => false,
+            };
+            Some(suits.then_some(SharedSum { at, is_product: is_product(*from) }))
+        };
+        let scores = looped().find(|&at| is_product(at)).filter(|_| looped().any(is_special));
+        let is_further = |at: &usize| Some(*at) != scores && is_product(*at);
+        SketchFacts {
+            keeps_accumulator: steps()
+                .map(|at| device.accumulator_bytes > 0 && sketch.is_sum_of_products(at))
+                .collect(),
+            streamed: steps().filter_map(streamed).collect(),
+            shared: steps().filter_map(shared).collect(),
+            scores,
+            further: looped().filter(is_further).collect(),
+            has_product,
+        }
+    }
+}
+
 /// What all blocks of a kernel move and compute, and what one of them holds.
 #[derive(Default)]
 struct Totals {
@@ -373,11 +447,16 @@ impl Totals {
     }
 
     /// Adds a product `[m, k] x [k, n]` of tiles.
-    fn add_matmul(&mut self, device: &SearchDevice, extents: &KernelExtents<'_>, at: usize, args: &[usize]) {
+    fn add_matmul(
+        &mut self,
+        device: &SearchDevice,
+        (extents, facts): (&KernelExtents<'_>, &SketchFacts),
+        at: usize,
+        args: &[usize],
+    ) {
         let sketch = extents.sketch;
         let dims = &sketch.dims[at];
         let elems = extents.elems(dims);
-        let stays = device.keeps_accumulator(sketch, at);
         // On a GPU what the iteration multiplies, as scores, is in registers as well.
         match device.accumulator_bytes > 0 {
             true => self.accumulator_bytes += elems * device.partial_bytes,
@@ -397,7 +476,7 @@ impl Totals {
         }
         let packed = if is_packed { right * device.pack_flops_of(extents, args[1]) } else { 0.0 };
         // A product of an accumulator runs once, after the loop.
-        let is_late = stays && sketch.has_product(args[0]);
+        let is_late = facts.keeps_accumulator[at] && facts.has_product[args[0]];
         let times = if is_late { extents.blocks() } else { extents.times(at) };
         self.flops += times * (2.0 * elems as f64 * terms * waste + packed);
     }
@@ -406,13 +485,13 @@ impl Totals {
     fn add_elementwise(
         &mut self,
         device: &SearchDevice,
-        extents: &KernelExtents<'_>,
+        (extents, facts): (&KernelExtents<'_>, &SketchFacts),
         at: usize,
         op: Option<&TileOp>,
     ) {
         let sketch = extents.sketch;
         let elems = extents.elems(&sketch.dims[at]);
-        if device.keeps_accumulator(sketch, at) {
+        if facts.keeps_accumulator[at] {
             self.flops += extents.blocks() * device.scalar_flops * elems as f64;
             return;
         }
@@ -440,19 +519,19 @@ impl SearchDevice {
     ///
     /// Loads, operators and stores are added up to bytes and operations of all blocks ([`Totals`]). The time is that of moving
     /// or computing, whichever is longer, and of the part of the shorter one that does not overlap ([`Self::time_us`]).
-    pub fn kernel_us(&self, extents: &KernelExtents<'_>) -> Option<f64> {
+    fn kernel_us(&self, extents: &KernelExtents<'_>, facts: &SketchFacts) -> Option<f64> {
         let sketch = extents.sketch;
         let blocks: usize = extents.counts.grid.iter().product();
-        let (streams, sharing) = self.streams(extents, blocks);
+        let (streams, sharing) = self.streams(extents, facts, blocks);
         let mut totals = Totals::default();
         for (at, step) in sketch.steps.iter().enumerate() {
             match step {
                 SketchStep::Load(source) => {
                     totals.add_load(self, extents, at, *source, streams.contains(&at))
                 }
-                SketchStep::Op(TileOp::Matmul, args) => totals.add_matmul(self, extents, at, args),
-                SketchStep::Op(op, _) => totals.add_elementwise(self, extents, at, Some(op)),
-                SketchStep::Accumulate(_) => totals.add_elementwise(self, extents, at, None),
+                SketchStep::Op(TileOp::Matmul, args) => totals.add_matmul(self, (extents, facts), at, args),
+                SketchStep::Op(op, _) => totals.add_elementwise(self, (extents, facts), at, Some(op)),
+                SketchStep::Accumulate(_) => totals.add_elementwise(self, (extents, facts), at, None),
             }
         }
         for (_, dims, _) in &sketch.stores {
@@ -463,13 +542,13 @@ impl SearchDevice {
             return None;
         }
         // Larger clusters than the streamed operands need are tried only where a block is not shared already.
-        let sums = if sharing == 1 && self.max_cluster > 1 { self.shared_sums(extents) } else { 0 };
+        let sums = if sharing == 1 && self.max_cluster > 1 { self.shared_sums(extents, facts) } else { 0 };
         let time = |sharing: usize| {
             // Two CTAs exchange their accumulators once; of more, the first has the result after all have combined a part.
             let times = if streams.is_empty() { (sharing - 1).min(2) as f64 / 2.0 } else { 0.0 };
             let exchanged = times * sums as f64 / self.exchange_bytes_per_us;
             let exchange_us = EXCHANGE_US * f64::from(sharing.ilog2()) + exchanged;
-            self.time_us(extents, &totals, sharing, exchange_us)
+            self.time_us((extents, facts), &totals, sharing, exchange_us)
         };
         let most = if sums > 0 { self.max_cluster } else { 1 };
         let looped = extents.counts.looped;
@@ -485,7 +564,13 @@ impl SearchDevice {
 
     /// The time of a kernel in microseconds, if each block is run by a cluster of `sharing` CTAs that split its loop and take
     /// `exchange_us` to add up their accumulators.
-    fn time_us(&self, extents: &KernelExtents<'_>, totals: &Totals, sharing: usize, exchange_us: f64) -> f64 {
+    fn time_us(
+        &self,
+        (extents, facts): (&KernelExtents<'_>, &SketchFacts),
+        totals: &Totals,
+        sharing: usize,
+        exchange_us: f64,
+    ) -> f64 {
         let counts = extents.counts;
         let blocks: usize = counts.grid.iter().product();
         let ctas = blocks * sharing;
@@ -495,7 +580,7 @@ impl SearchDevice {
         let pull = (ctas as f64 / self.cores as f64 / self.saturating_share).min(1.0);
         let moved = (totals.memory_bytes / self.memory_bytes_per_us / pull)
             .max(totals.cache_bytes / self.cache_bytes_per_us / busy);
-        let waiting = self.waiting(extents, ctas, totals.loaded_bytes);
+        let waiting = self.waiting((extents, facts), ctas, totals.loaded_bytes);
         let computed = totals.flops / self.flops_per_us / busy * waiting.unwrap_or(1.0);
         // Of warp groups that wait for each other the figures have what an iteration takes.
         let iteration_us = if waiting.is_some() { 0.0 } else { self.iteration_us };
@@ -545,47 +630,41 @@ impl SearchDevice {
         }
     }
 
-    /// Whether registers hold what a step adds up: accumulators of products that nothing else reads before the loop ends.
-    fn keeps_accumulator(&self, sketch: &Sketch, at: usize) -> bool {
-        self.accumulator_bytes > 0 && sketch.is_sum_of_products(at)
-    }
-
     /// The bytes of accumulators of a block that a cluster may share (split-K): only accumulators leave its loop, those of
     /// products have whole warp groups of rows, and no other kernel adds up what it stores. Otherwise 0.
-    fn shared_sums(&self, extents: &KernelExtents<'_>) -> usize {
+    fn shared_sums(&self, extents: &KernelExtents<'_>, facts: &SketchFacts) -> usize {
         let KernelExtents { sketch, beside, .. } = extents;
+        let Some(shared) = facts.shared.as_ref().filter(|_| beside.before.is_empty() && !beside.is_read)
+        else {
+            return 0;
+        };
         let mut bytes = 0;
-        for (at, step) in sketch.steps.iter().enumerate() {
-            let SketchStep::Accumulate(from) = step else { continue };
-            let dims = &sketch.dims[at];
+        for sum in shared {
+            let dims = &sketch.dims[sum.at];
             let rows = dims.iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
-            let suits = match &sketch.steps[*from] {
-                SketchStep::Op(TileOp::Matmul, _) => rows.is_multiple_of(WARP_GROUP_ROWS),
-                SketchStep::Op(TileOp::Sum(_), _) => true,
-                _ => false,
-            };
-            if !suits || sketch.readers(*from).count() > 1 {
+            if sum.is_product && !rows.is_multiple_of(WARP_GROUP_ROWS) {
                 return 0;
             }
             bytes += extents.elems(dims) * self.partial_bytes;
         }
-        if beside.before.is_empty() && !beside.is_read { bytes } else { 0 }
+        bytes
     }
 
     /// How many times as long a loop of products and exponentials takes because few warp groups share an SM; `loaded` is the bytes
     /// of loaded tiles of a block. `None` for other loops.
-    fn waiting(&self, extents: &KernelExtents<'_>, ctas: usize, loaded: usize) -> Option<f64> {
-        let (sketch, waiting) = (extents.sketch, self.waiting?);
-        let looped = || (0..sketch.steps.len()).filter(|&at| sketch.in_loop[at]);
-        let is_special = |at: usize| matches!(&sketch.steps[at], SketchStep::Op(op, _) if op.is_special());
-        let is_product = |at: &usize| matches!(&sketch.steps[*at], SketchStep::Op(TileOp::Matmul, _));
-        let scores = looped().find(is_product).filter(|_| looped().any(is_special))?;
+    fn waiting(
+        &self,
+        (extents, facts): (&KernelExtents<'_>, &SketchFacts),
+        ctas: usize,
+        loaded: usize,
+    ) -> Option<f64> {
+        let (sketch, waiting, scores) = (extents.sketch, self.waiting?, facts.scores?);
         let rows = sketch.dims[scores].iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
         let own = (rows / WARP_GROUP_ROWS).min(MOST_GROUPS);
         if own == 0 {
             return None;
         }
-        let by_registers = SM_REGISTER_BYTES / (own * self.group_registers(extents, scores));
+        let by_registers = SM_REGISTER_BYTES / (own * self.group_registers((extents, facts), scores));
         let by_shared = self.tile_bytes / loaded.max(1);
         let resident = ctas.div_ceil(self.cores).min(by_shared).min(by_registers).max(1);
         Some(waiting.of(extents.columns(scores), own * resident))
@@ -602,15 +681,9 @@ impl SearchDevice {
     /// Bytes of registers of a warp group in a loop of products and exponentials: scores, the same as 16-bit operands of the next
     /// product, its accumulators, and the first operand of the product of the scores. Of kernels for heads of 64 and 128, and 16 to
     /// 128 keys, these are the registers that NVRTC takes.
-    fn group_registers(&self, extents: &KernelExtents<'_>, scores: usize) -> usize {
-        let sketch = extents.sketch;
-        let SketchStep::Op(_, args) = &sketch.steps[scores] else { return GROUP_REGISTER_BYTES };
-        let is_further = |at: &usize| {
-            *at != scores
-                && sketch.in_loop[*at]
-                && matches!(&sketch.steps[*at], SketchStep::Op(TileOp::Matmul, _))
-        };
-        let further: usize = (0..sketch.steps.len()).filter(is_further).map(|at| extents.columns(at)).sum();
+    fn group_registers(&self, (extents, facts): (&KernelExtents<'_>, &SketchFacts), scores: usize) -> usize {
+        let SketchStep::Op(_, args) = &extents.sketch.steps[scores] else { return GROUP_REGISTER_BYTES };
+        let further: usize = facts.further.iter().map(|&at| extents.columns(at)).sum();
         let (sum, operand) = (self.partial_bytes, self.element_bytes);
         let row =
             extents.columns(scores) * (sum + operand) + further * sum + extents.columns(args[0]) * operand;
@@ -619,7 +692,15 @@ impl SearchDevice {
 
     /// The loads that are streamed: right operands of skinny GEMMs whose accumulators stay in registers; and how many CTAs
     /// share a block.
-    fn streams(&self, extents: &KernelExtents<'_>, blocks: usize) -> (Vec<usize>, usize) {
+    fn streams(
+        &self,
+        extents: &KernelExtents<'_>,
+        facts: &SketchFacts,
+        blocks: usize,
+    ) -> (Vec<usize>, usize) {
+        if facts.streamed.is_empty() {
+            return (Vec::new(), 1);
+        }
         let by_threads = Streaming {
             rows: [1, self.skinny_rows],
             row_parts: self.mma_m,
@@ -644,8 +725,8 @@ impl SearchDevice {
             way.rows[0] > 0 && is_at_once && (way.cores == 1 || is_alone)
         };
         let found = |way: Streaming| {
-            let sums = |load: usize| Some((load, self.streamed_sums(extents, load, &way)?));
-            let found: Vec<(usize, usize)> = (0..extents.sketch.steps.len()).filter_map(sums).collect();
+            let sums = |own: &StreamedLoad| Some((own.load, self.streamed_sums(extents, own, &way)?));
+            let found: Vec<(usize, usize)> = facts.streamed.iter().filter_map(sums).collect();
             let fit = found.iter().map(|(_, sums)| sums).sum::<usize>() <= way.sums;
             (fit && !found.is_empty()).then(|| (found.into_iter().map(|(load, _)| load).collect(), way.cores))
         };
@@ -653,26 +734,21 @@ impl SearchDevice {
     }
 
     /// The accumulator elements of the product that reads a load, if the load may be streamed.
-    fn streamed_sums(&self, extents: &KernelExtents<'_>, load: usize, way: &Streaming) -> Option<usize> {
-        let sketch = extents.sketch;
-        let mut readers = sketch.readers(load);
-        let (Some(reader), None, SketchStep::Load(_)) = (readers.next(), readers.next(), &sketch.steps[load])
-        else {
-            return None;
-        };
-        let SketchStep::Op(TileOp::Matmul, args) = &sketch.steps[reader] else { return None };
+    fn streamed_sums(
+        &self,
+        extents: &KernelExtents<'_>,
+        load: &StreamedLoad,
+        way: &Streaming,
+    ) -> Option<usize> {
         let extent = |dims: &[Dim], from_last: usize| {
             dims.iter().rev().nth(from_last).map_or(1, |dim| extents.dim(*dim))
         };
-        let (operand, result) = (&sketch.dims[load], &sketch.dims[reader]);
+        let dims = &extents.sketch.dims;
+        let (operand, result) = (&dims[load.load], &dims[load.product]);
         let (rows, columns) = (extent(result, 1), extent(result, 0));
-        let suits = args[1] == load
-            && !sketch.has_product(args[0])
-            && (way.rows[0]..=way.rows[1]).contains(&rows)
+        let suits = (way.rows[0]..=way.rows[1]).contains(&rows)
             && extents.elems(result) == rows * columns
-            && sketch.in_loop[load] == sketch.in_loop[reader]
-            // A product beside a loop finds no registers free.
-            && (if sketch.in_loop[load] { sketch.is_accumulated(reader) } else { extents.counts.looped == 1 })
+            && (load.is_accumulated || extents.counts.looped == 1)
             && columns.is_multiple_of(way.columns)
             && extent(operand, 1).is_multiple_of(STREAM_TERMS)
             && extent(operand, 1) * extents.counts.looped >= way.terms;
@@ -718,7 +794,7 @@ impl SearchDevice {
         labels: &[usize],
         beside: Beside<'_>,
     ) -> Vec<(f64, PartCounts)> {
-        let structure = &sketch.structure;
+        let (structure, facts) = (&sketch.structure, SketchFacts::of(sketch, self));
         let options: Vec<Vec<usize>> = structure
             .grid
             .iter()
@@ -736,7 +812,7 @@ impl SearchDevice {
             }
             let counts = PartCounts { grid: counts, looped };
             let extents = KernelExtents::new(labels, (sketch, &counts), beside);
-            if let Some(cost) = self.kernel_us(&extents) {
+            if let Some(cost) = self.kernel_us(&extents, &facts) {
                 best.push((cost, counts));
             }
         }
