@@ -108,11 +108,12 @@ fn prefers_persistent(request: &Request<'_>, block: &BlockGraph, target: &GpuTar
 /// Lowers a kernel by the first schedule that succeeds.
 ///
 /// Products round their operands to `precision` and accumulate in f32; all else is f32. Grids may leave
-/// remainders in dimensions of the result that nothing reduces.
+/// remainders in dimensions of the result that nothing reduces, the loop in any along which zeros, or what is
+/// masked, change no result.
 ///
 /// # Errors
-/// If the kernel is not defined by a block graph, a remainder lies along a dimension that is reduced or
-/// looped over, the request does not fit the graph, or tiles do not fit the target's shared memory.
+/// If the kernel is not defined by a block graph, a remainder of the grid lies along a dimension that is reduced or
+/// looped over, one of the loop would change a result, the request does not fit the graph, or tiles do not fit the target's shared memory.
 pub fn lower(
     request: &Request<'_>,
     target: &GpuTarget,
