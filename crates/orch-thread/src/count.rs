@@ -2,9 +2,11 @@
 //! for a GPU wait for memory; and what its CTAs take of an SM.
 
 use crate::cta::CtaStmt;
+use crate::known::Known;
 use crate::program::{LoopKind, Stmt, ThreadProgram};
 use crate::target::CtaResources;
 use orch_compute::BufferId;
+use orch_compute::expr::scalar::Number;
 use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
 use orch_ir::{BinaryFn, DType, UnaryFn};
 use std::collections::BTreeSet;
@@ -27,9 +29,15 @@ pub struct InstructionCounts {
 /// Instructions to combine the lanes of a vector.
 const LANE_REDUCTION: f64 = 8.0;
 
-/// Counts the instructions of a program; of a branch, those of the longer side.
+/// Counts the instructions of a program whose first work item, and first iterations of loops, do as much as others or more: as often as
+/// there are work items what that one does. Of a branch on data, those of the longer side.
 pub fn count(program: &ThreadProgram) -> InstructionCounts {
-    let counter = Counter { exprs: &program.exprs };
+    let vars = program.exprs.vars().len();
+    let mut counter = Counter { exprs: &program.exprs, values: vec![None; vars] };
+    counter.values[program.task.index()] = Some(0);
+    if let Some(groups) = program.groups {
+        counter.values[groups.first.index()] = Some(1);
+    }
     counter.body(&program.body).times(program.tasks as f64)
 }
 
@@ -43,7 +51,7 @@ pub(crate) fn instructions(exprs: &Exprs, stmt: &Stmt) -> f64 {
         Stmt::Store { offset, .. } => 2.0 * exprs.lanes(*offset) as f64,
         _ => 0.0,
     };
-    let counts = Counter { exprs }.exprs(&stmt.operands());
+    let counts = of_exprs(exprs, &stmt.operands());
     counts.simple
         + ACCESS * (counts.accesses + stored)
         + DIVISION * counts.divisions
@@ -152,10 +160,12 @@ impl IssuedLoads {
 
 struct Counter<'a> {
     exprs: &'a Exprs,
+    /// Values of variables of indices, where they are known.
+    values: Vec<Option<i64>>,
 }
 
 impl Counter<'_> {
-    fn body(&self, body: &[Stmt]) -> InstructionCounts {
+    fn body(&mut self, body: &[Stmt]) -> InstructionCounts {
         let mut counts = InstructionCounts::default();
         for stmt in body {
             counts = counts.plus(self.stmt(stmt));
@@ -163,76 +173,102 @@ impl Counter<'_> {
         counts
     }
 
-    fn stmt(&self, stmt: &Stmt) -> InstructionCounts {
+    fn stmt(&mut self, stmt: &Stmt) -> InstructionCounts {
         match stmt {
             Stmt::Comment(_) | Stmt::Prefetch { .. } | Stmt::Amx(_) | Stmt::Cta(_) => {
                 InstructionCounts::default()
             }
-            Stmt::Let(_, value) | Stmt::Register(_, value) | Stmt::Assign(_, value) => self.exprs(&[*value]),
+            Stmt::Let(var, value) => {
+                self.values[var.index()] = self.eval(*value).and_then(Number::as_i64);
+                of_exprs(self.exprs, &[*value])
+            }
+            Stmt::Register(_, value) | Stmt::Assign(_, value) => of_exprs(self.exprs, &[*value]),
             Stmt::Store { offset, value, mask, .. } => {
                 let roots: Vec<ExprId> = [*offset, *value].into_iter().chain(*mask).collect();
                 let lanes = self.exprs.lanes(*offset) as f64;
-                self.exprs(&roots).plus(InstructionCounts { accesses: 2.0 * lanes, ..Default::default() })
+                let stored = InstructionCounts { accesses: 2.0 * lanes, ..Default::default() };
+                of_exprs(self.exprs, &roots).plus(stored)
             }
             Stmt::For { var, start, end, step, kind, body } => {
-                let trips = trips(self.exprs, *var, *start, *end, *step);
+                let [first, past] = [start, end].map(|bound| self.eval(*bound).and_then(Number::as_i64));
+                let trips = match first.zip(past) {
+                    Some((first, past)) => {
+                        (past.saturating_sub(first).max(0) as f64 / (*step).max(1) as f64).ceil()
+                    }
+                    None => trips(self.exprs, *var, *start, *end, *step),
+                };
+                if trips == 0.0 {
+                    return InstructionCounts::default();
+                }
                 let of_loop = match kind {
                     LoopKind::Unroll => 0.0,
                     _ => trips,
                 };
+                self.values[var.index()] = first;
                 let inner = self.body(body).times(trips);
                 inner.plus(InstructionCounts { iterations: of_loop, ..Default::default() })
             }
             Stmt::If { condition, then, otherwise } => {
-                let (then, otherwise) = (self.body(then), self.body(otherwise));
-                let longer = if then.sum() >= otherwise.sum() { then } else { otherwise };
-                self.exprs(&[*condition]).plus(longer)
+                let taken = match self.eval(*condition) {
+                    Some(value) => self.body(if value.is_true() { then } else { otherwise }),
+                    None => {
+                        let (then, otherwise) = (self.body(then), self.body(otherwise));
+                        if then.sum() >= otherwise.sum() { then } else { otherwise }
+                    }
+                };
+                of_exprs(self.exprs, &[*condition]).plus(taken)
             }
         }
     }
 
-    fn exprs(&self, roots: &[ExprId]) -> InstructionCounts {
-        let mut counts = InstructionCounts::default();
-        for id in self.exprs.reachable(roots) {
-            counts = counts.plus(self.expr(id));
+    fn eval(&self, id: ExprId) -> Option<Number> {
+        if self.exprs.lanes(id) != 1 {
+            return None;
         }
-        counts
+        Known { exprs: self.exprs, values: &self.values, bound: None }.eval(id, 0)
     }
+}
 
-    fn expr(&self, id: ExprId) -> InstructionCounts {
-        let none = InstructionCounts::default();
-        let simple = |simple| InstructionCounts { simple, ..none };
-        let is_index = |id| matches!(self.exprs.dtype(id), DType::I64);
-        match self.exprs.get(id) {
-            Expr::Load { offset, .. } => {
-                InstructionCounts { accesses: self.exprs.lanes(*offset) as f64, ..none }
-            }
-            Expr::ReduceLanes(..) => simple(LANE_REDUCTION),
-            _ if is_index(id) => none,
-            Expr::Unary(f, _) => match f {
-                UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Not => simple(1.0),
-                UnaryFn::Sqrt | UnaryFn::Recip => InstructionCounts { divisions: 1.0, ..none },
-                _ => InstructionCounts { functions: 1.0, ..none },
-            },
-            Expr::Binary(BinaryFn::Div, ..) => InstructionCounts { divisions: 1.0, ..none },
-            Expr::Binary(..)
-            | Expr::Compare(..)
-            | Expr::Select(..)
-            | Expr::Cast(..)
-            | Expr::IsNan(_)
-            | Expr::IsInf(_)
-            | Expr::Fma(..)
-            | Expr::DotPairs(..)
-            | Expr::Interleave(..) => simple(1.0),
-            Expr::Const(_)
-            | Expr::Var(_)
-            | Expr::FloorDiv(..)
-            | Expr::FloorRem(..)
-            | Expr::Read { .. }
-            | Expr::Stage(_)
-            | Expr::Splat(..)
-            | Expr::Ramp { .. } => none,
-        }
+/// Counts expressions, each once.
+fn of_exprs(exprs: &Exprs, roots: &[ExprId]) -> InstructionCounts {
+    exprs
+        .reachable(roots)
+        .into_iter()
+        .fold(InstructionCounts::default(), |counts, id| counts.plus(of_expr(exprs, id)))
+}
+
+/// Counts an expression without its operands.
+fn of_expr(exprs: &Exprs, id: ExprId) -> InstructionCounts {
+    let none = InstructionCounts::default();
+    let simple = |simple| InstructionCounts { simple, ..none };
+    let is_index = |id| matches!(exprs.dtype(id), DType::I64);
+    match exprs.get(id) {
+        Expr::Load { offset, .. } => InstructionCounts { accesses: exprs.lanes(*offset) as f64, ..none },
+        Expr::ReduceLanes(..) => simple(LANE_REDUCTION),
+        _ if is_index(id) => none,
+        Expr::Unary(f, _) => match f {
+            UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Not => simple(1.0),
+            UnaryFn::Sqrt | UnaryFn::Recip => InstructionCounts { divisions: 1.0, ..none },
+            _ => InstructionCounts { functions: 1.0, ..none },
+        },
+        Expr::Binary(BinaryFn::Div, ..) => InstructionCounts { divisions: 1.0, ..none },
+        Expr::Binary(..)
+        | Expr::Compare(..)
+        | Expr::Select(..)
+        | Expr::Cast(..)
+        | Expr::IsNan(_)
+        | Expr::IsInf(_)
+        | Expr::Fma(..)
+        | Expr::DotPairs(..)
+        | Expr::Interleave(..) => simple(1.0),
+        Expr::Const(_)
+        | Expr::Var(_)
+        | Expr::FloorDiv(..)
+        | Expr::FloorRem(..)
+        | Expr::Read { .. }
+        | Expr::Stage(_)
+        | Expr::Splat(..)
+        | Expr::Ramp { .. } => none,
     }
 }
 
@@ -309,6 +345,33 @@ mod tests {
         };
         assert_eq!(counts, expected);
     }
+
+    /// Parts of 32 of 80 elements, in vectors of 16, then 8: the last part has one vector. The first one counts.
+    #[test]
+    fn parts_count_as_the_first_one() {
+        let text = "program k, 3 tasks task: i64 [0..=2]
+  input x: f32[80]
+  output y: f32[80]
+{
+  let len: i64 [0..=32] = min(32, (80 - (task * 32)))
+  let past: i64 [0..=32] = ((len // 16) * 16)
+  for i: i64 [0..=31] = 0 to past step 16 {
+    y[(i + (task * 32))] = exp(x[(i + (task * 32)); 16])
+  }
+  for j: i64 [0..=31] = past to len step 8 {
+    y[(j + (task * 32))] = exp(x[(j + (task * 32)); 8])
+  }
+  if (past < len) {
+    y[79] = 0.0
+  }
+}
+";
+        let program = parse_thread(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let counts = count(&program);
+        assert_eq!((counts.functions, counts.iterations), (3.0 * 2.0, 3.0 * 2.0));
+        assert_eq!(counts.accesses, 3.0 * 2.0 * 3.0);
+    }
+
     /// A loop of eight copies from an input, of which each iteration waits for its own, or for that of the one before.
     fn copies(body: &str) -> ThreadProgram {
         let text = format!(

@@ -12,6 +12,7 @@ pub mod count;
 pub mod cta;
 pub mod interp;
 pub mod kernel;
+mod known;
 pub mod mapping;
 mod operands;
 pub mod passes;
