@@ -30,7 +30,7 @@ pub enum Stage {
 }
 
 /// Parts that are not all the same have a multiple of this many elements, the last one excepted: whole matrix instructions.
-const PART_MULTIPLE: usize = 16;
+pub const PART_MULTIPLE: usize = 16;
 
 /// The elements of each of so many parts of `extent`. If they do not divide it, the last one has what is left, and the others a
 /// multiple of 16, unless that would leave a part empty: 257 in 5 parts is four of 64 and one of 1.

@@ -29,8 +29,8 @@ pub struct InstructionCounts {
 /// Instructions to combine the lanes of a vector.
 const LANE_REDUCTION: f64 = 8.0;
 
-/// Counts the instructions of a program whose first work item, and first iterations of loops, do as much as others or more: as often as
-/// there are work items what that one does. Of a branch on data, those of the longer side.
+/// Counts the instructions of the first work item, times the number of work items. What a loop does is counted in its first iteration,
+/// of a branch on data the longer side. For programs whose first work item and iterations have whole parts, as those of µGraphs.
 pub fn count(program: &ThreadProgram) -> InstructionCounts {
     let vars = program.exprs.vars().len();
     let mut counter = Counter { exprs: &program.exprs, values: vec![None; vars] };

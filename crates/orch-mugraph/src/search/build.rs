@@ -38,7 +38,7 @@ pub fn build(
     let mut stored: Vec<TensorId> = Vec::new();
     for (sketch, counts) in chain {
         let beside = Beside { before: &before, ..Beside::default() };
-        let extents = KernelExtents::new(extents, (sketch, counts), beside);
+        let extents = KernelExtents::new(extents, sketch, counts, beside);
         let kernel = SketchKernel { extents, constants, ropes: &ropes };
         let source = |origin: Origin| match origin {
             Origin::Program(id) => given[id.index()],

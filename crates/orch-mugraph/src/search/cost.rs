@@ -4,7 +4,7 @@ use super::algebra::{GRID, LOOP, WHOLE};
 use super::tile::{Atom, Dim, Origin, Sketch, SketchStep, Source, TileOp};
 use crate::graph::{MuGraph, Node, TensorId};
 use crate::op::{Op, elems};
-use crate::tiling::part_size;
+use crate::tiling::{PART_MULTIPLE, part_size};
 use orch_thread::cta::WARP_GROUP_ROWS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -32,8 +32,7 @@ const CONVERTED_OPS: usize = 54;
 /// How many times as long products take by `mma` as by wgmma, which has whole warp groups of rows. H200, heads of 64: blocks of 65 of 325 rows take
 /// 62 us, of 157 of 785 72 us, which cuDNN takes 31 and 47.
 const MMA_SYNC: f64 = 1.6;
-/// Columns that TMA and wgmma load and multiply at once, and how many times as long tiles of others take, which threads load.
-const TMA_COLUMNS: usize = 16;
+/// How many times as long products take of tiles whose columns are no whole instructions: threads load them, not TMA.
 const LOADED_BY_THREADS: f64 = 2.0;
 /// Most warp groups that hide each other's latency.
 const MOST_HIDING: usize = 4;
@@ -54,7 +53,7 @@ struct Streaming {
     /// Least K dimension over all iterations.
     terms: usize,
     /// Most accumulator elements of all products of a block.
-    sums: usize,
+    accumulators: usize,
     /// CTAs of a cluster that share a block; all clusters run at once.
     cores: usize,
 }
@@ -201,12 +200,14 @@ pub struct KernelExtents<'a> {
     pub counts: &'a PartCounts,
     /// The kernels beside it.
     beside: Beside<'a>,
+    /// By label.
     by_label: Vec<LabelExtents>,
 }
 
 /// The extents of an index and its parts.
 #[derive(Clone, Copy)]
 struct LabelExtents {
+    /// All elements.
     whole: usize,
     /// Blocks along it.
     blocks: usize,
@@ -229,7 +230,8 @@ impl<'a> KernelExtents<'a> {
     /// Of a kernel with counts, given the extents of labels.
     pub fn new(
         labels: &[usize],
-        (sketch, counts): (&'a Sketch, &'a PartCounts),
+        sketch: &'a Sketch,
+        counts: &'a PartCounts,
         beside: Beside<'a>,
     ) -> KernelExtents<'a> {
         let structure = &sketch.structure;
@@ -314,7 +316,7 @@ struct SketchFacts {
     /// Loads that may be streamed.
     streamed: Vec<StreamedLoad>,
     /// Accumulations that a cluster may share; `None` if there is another one.
-    shared: Option<Vec<SharedSum>>,
+    shared: Option<Vec<SharedAccumulator>>,
     /// The first product of a loop that has exponentials too, as scores; `None` if it has none.
     scores: Option<usize>,
     /// The other products of the loop.
@@ -330,7 +332,7 @@ struct StreamedLoad {
 }
 
 /// A step that adds up products, or sums of elements, which nothing else reads.
-struct SharedSum {
+struct SharedAccumulator {
     at: usize,
     is_product: bool,
 }
@@ -362,7 +364,7 @@ impl SketchFacts {
                 SketchStep::Op(TileOp::Matmul | TileOp::Sum(_), _) => sketch.readers(*from).count() == 1,
                 _ => false,
             };
-            Some(suits.then_some(SharedSum { at, is_product: is_product(*from) }))
+            Some(suits.then_some(SharedAccumulator { at, is_product: is_product(*from) }))
         };
         let scores = looped().find(|&at| is_product(at)).filter(|_| looped().any(is_special));
         let is_further = |at: &usize| Some(*at) != scores && is_product(*at);
@@ -450,7 +452,8 @@ impl Totals {
     fn add_matmul(
         &mut self,
         device: &SearchDevice,
-        (extents, facts): (&KernelExtents<'_>, &SketchFacts),
+        extents: &KernelExtents<'_>,
+        facts: &SketchFacts,
         at: usize,
         args: &[usize],
     ) {
@@ -485,7 +488,8 @@ impl Totals {
     fn add_elementwise(
         &mut self,
         device: &SearchDevice,
-        (extents, facts): (&KernelExtents<'_>, &SketchFacts),
+        extents: &KernelExtents<'_>,
+        facts: &SketchFacts,
         at: usize,
         op: Option<&TileOp>,
     ) {
@@ -529,9 +533,9 @@ impl SearchDevice {
                 SketchStep::Load(source) => {
                     totals.add_load(self, extents, at, *source, streams.contains(&at))
                 }
-                SketchStep::Op(TileOp::Matmul, args) => totals.add_matmul(self, (extents, facts), at, args),
-                SketchStep::Op(op, _) => totals.add_elementwise(self, (extents, facts), at, Some(op)),
-                SketchStep::Accumulate(_) => totals.add_elementwise(self, (extents, facts), at, None),
+                SketchStep::Op(TileOp::Matmul, args) => totals.add_matmul(self, extents, facts, at, args),
+                SketchStep::Op(op, _) => totals.add_elementwise(self, extents, facts, at, Some(op)),
+                SketchStep::Accumulate(_) => totals.add_elementwise(self, extents, facts, at, None),
             }
         }
         for (_, dims, _) in &sketch.stores {
@@ -542,15 +546,16 @@ impl SearchDevice {
             return None;
         }
         // Larger clusters than the streamed operands need are tried only where a block is not shared already.
-        let sums = if sharing == 1 && self.max_cluster > 1 { self.shared_sums(extents, facts) } else { 0 };
+        let accumulators =
+            if sharing == 1 && self.max_cluster > 1 { self.shared_accumulators(extents, facts) } else { 0 };
         let time = |sharing: usize| {
             // Two CTAs exchange their accumulators once; of more, the first has the result after all have combined a part.
             let times = if streams.is_empty() { (sharing - 1).min(2) as f64 / 2.0 } else { 0.0 };
-            let exchanged = times * sums as f64 / self.exchange_bytes_per_us;
+            let exchanged = times * accumulators as f64 / self.exchange_bytes_per_us;
             let exchange_us = EXCHANGE_US * f64::from(sharing.ilog2()) + exchanged;
-            self.time_us((extents, facts), &totals, sharing, exchange_us)
+            self.time_us(extents, facts, &totals, sharing, exchange_us)
         };
-        let most = if sums > 0 { self.max_cluster } else { 1 };
+        let most = if accumulators > 0 { self.max_cluster } else { 1 };
         let looped = extents.counts.looped;
         let may_share = |&sharing: &usize| {
             blocks * sharing <= if sharing > 2 { self.cores_in_clusters } else { self.cores }
@@ -566,7 +571,8 @@ impl SearchDevice {
     /// `exchange_us` to add up their accumulators.
     fn time_us(
         &self,
-        (extents, facts): (&KernelExtents<'_>, &SketchFacts),
+        extents: &KernelExtents<'_>,
+        facts: &SketchFacts,
         totals: &Totals,
         sharing: usize,
         exchange_us: f64,
@@ -580,7 +586,7 @@ impl SearchDevice {
         let pull = (ctas as f64 / self.cores as f64 / self.saturating_share).min(1.0);
         let moved = (totals.memory_bytes / self.memory_bytes_per_us / pull)
             .max(totals.cache_bytes / self.cache_bytes_per_us / busy);
-        let waiting = self.waiting((extents, facts), ctas, totals.loaded_bytes);
+        let waiting = self.waiting(extents, facts, ctas, totals.loaded_bytes);
         let computed = totals.flops / self.flops_per_us / busy * waiting.unwrap_or(1.0);
         // Of warp groups that wait for each other the figures have what an iteration takes.
         let iteration_us = if waiting.is_some() { 0.0 } else { self.iteration_us };
@@ -612,7 +618,7 @@ impl SearchDevice {
         let Some(dim) = dims.last() else { return 1.0 };
         let (columns, whole) = (extents.dim(*dim).max(1), extents.whole(*dim));
         let padded = columns.next_multiple_of(self.mma_n) as f64 / columns as f64;
-        let by_threads = self.has_wgmma() && columns < whole && !columns.is_multiple_of(TMA_COLUMNS);
+        let by_threads = self.has_wgmma() && columns < whole && !columns.is_multiple_of(PART_MULTIPLE);
         if by_threads { LOADED_BY_THREADS * padded } else { padded }
     }
 
@@ -632,17 +638,17 @@ impl SearchDevice {
 
     /// The bytes of accumulators of a block that a cluster may share (split-K): only accumulators leave its loop, those of
     /// products have whole warp groups of rows, and no other kernel adds up what it stores. Otherwise 0.
-    fn shared_sums(&self, extents: &KernelExtents<'_>, facts: &SketchFacts) -> usize {
+    fn shared_accumulators(&self, extents: &KernelExtents<'_>, facts: &SketchFacts) -> usize {
         let KernelExtents { sketch, beside, .. } = extents;
         let Some(shared) = facts.shared.as_ref().filter(|_| beside.before.is_empty() && !beside.is_read)
         else {
             return 0;
         };
         let mut bytes = 0;
-        for sum in shared {
-            let dims = &sketch.dims[sum.at];
+        for accumulator in shared {
+            let dims = &sketch.dims[accumulator.at];
             let rows = dims.iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
-            if sum.is_product && !rows.is_multiple_of(WARP_GROUP_ROWS) {
+            if accumulator.is_product && !rows.is_multiple_of(WARP_GROUP_ROWS) {
                 return 0;
             }
             bytes += extents.elems(dims) * self.partial_bytes;
@@ -654,7 +660,8 @@ impl SearchDevice {
     /// of loaded tiles of a block. `None` for other loops.
     fn waiting(
         &self,
-        (extents, facts): (&KernelExtents<'_>, &SketchFacts),
+        extents: &KernelExtents<'_>,
+        facts: &SketchFacts,
         ctas: usize,
         loaded: usize,
     ) -> Option<f64> {
@@ -664,7 +671,7 @@ impl SearchDevice {
         if own == 0 {
             return None;
         }
-        let by_registers = SM_REGISTER_BYTES / (own * self.group_registers((extents, facts), scores));
+        let by_registers = SM_REGISTER_BYTES / (own * self.group_registers(extents, facts, scores));
         let by_shared = self.tile_bytes / loaded.max(1);
         let resident = ctas.div_ceil(self.cores).min(by_shared).min(by_registers).max(1);
         Some(waiting.of(extents.columns(scores), own * resident))
@@ -681,7 +688,7 @@ impl SearchDevice {
     /// Bytes of registers of a warp group in a loop of products and exponentials: scores, the same as 16-bit operands of the next
     /// product, its accumulators, and the first operand of the product of the scores. Of kernels for heads of 64 and 128, and 16 to
     /// 128 keys, these are the registers that NVRTC takes.
-    fn group_registers(&self, (extents, facts): (&KernelExtents<'_>, &SketchFacts), scores: usize) -> usize {
+    fn group_registers(&self, extents: &KernelExtents<'_>, facts: &SketchFacts, scores: usize) -> usize {
         let SketchStep::Op(_, args) = &extents.sketch.steps[scores] else { return GROUP_REGISTER_BYTES };
         let further: usize = facts.further.iter().map(|&at| extents.columns(at)).sum();
         let (sum, operand) = (self.partial_bytes, self.element_bytes);
@@ -706,7 +713,7 @@ impl SearchDevice {
             row_parts: self.mma_m,
             columns: 32,
             terms: 1,
-            sums: 4096,
+            accumulators: 4096,
             cores: 1,
         };
         let by_tma = Streaming {
@@ -714,7 +721,7 @@ impl SearchDevice {
             row_parts: 64,
             columns: 64,
             terms: 1024,
-            sums: 16_384,
+            accumulators: 16_384,
             cores: 2,
         };
         // The blocks of the first of two kernels split the reduction already.
@@ -725,16 +732,17 @@ impl SearchDevice {
             way.rows[0] > 0 && is_at_once && (way.cores == 1 || is_alone)
         };
         let found = |way: Streaming| {
-            let sums = |own: &StreamedLoad| Some((own.load, self.streamed_sums(extents, own, &way)?));
-            let found: Vec<(usize, usize)> = facts.streamed.iter().filter_map(sums).collect();
-            let fit = found.iter().map(|(_, sums)| sums).sum::<usize>() <= way.sums;
+            let accumulators =
+                |own: &StreamedLoad| Some((own.load, self.streamed_accumulators(extents, own, &way)?));
+            let found: Vec<(usize, usize)> = facts.streamed.iter().filter_map(accumulators).collect();
+            let fit = found.iter().map(|(_, elems)| elems).sum::<usize>() <= way.accumulators;
             (fit && !found.is_empty()).then(|| (found.into_iter().map(|(load, _)| load).collect(), way.cores))
         };
         [by_tma, by_threads].into_iter().filter(fits).find_map(found).unwrap_or((Vec::new(), 1))
     }
 
     /// The accumulator elements of the product that reads a load, if the load may be streamed.
-    fn streamed_sums(
+    fn streamed_accumulators(
         &self,
         extents: &KernelExtents<'_>,
         load: &StreamedLoad,
@@ -811,7 +819,7 @@ impl SearchDevice {
                 continue;
             }
             let counts = PartCounts { grid: counts, looped };
-            let extents = KernelExtents::new(labels, (sketch, &counts), beside);
+            let extents = KernelExtents::new(labels, sketch, &counts, beside);
             if let Some(cost) = self.kernel_us(&extents, &facts) {
                 best.push((cost, counts));
             }
@@ -827,12 +835,7 @@ fn part_counts(extent: usize, is_looped: bool) -> Vec<usize> {
     let all: Vec<usize> = (2..=extent.min(4096)).filter(|count| extent.is_multiple_of(*count)).collect();
     let thin = all.len().div_ceil(MOST_DIVISORS).max(1);
     let mut kept: Vec<usize> = all.iter().copied().step_by(thin).collect();
-    let [least, most] = UNEVEN_PARTS;
-    let is_whole = |count: &usize| {
-        let part = extent / count;
-        part.is_multiple_of(16) && (least..=most).contains(&part)
-    };
-    if extent > most && !all.iter().any(is_whole) {
+    if extent > UNEVEN_PARTS[1] && !all.iter().any(|count| is_whole(extent / count)) {
         kept.extend(uneven_counts(extent, is_looped));
     }
     if kept.is_empty() {
@@ -841,14 +844,19 @@ fn part_counts(extent: usize, is_looped: bool) -> Vec<usize> {
     kept
 }
 
-/// Numbers of parts of which the last one is smaller: of [`UNEVEN_PARTS`] elements, and of iterations that whose parts have the fewest
-/// elements in all (257 in 3 parts of 96).
+/// Whether a part has whole instructions, and no fewer or more elements than [`UNEVEN_PARTS`].
+fn is_whole(part: usize) -> bool {
+    let [least, most] = UNEVEN_PARTS;
+    part.is_multiple_of(PART_MULTIPLE) && (least..=most).contains(&part)
+}
+
+/// Numbers of parts of which the last one is smaller: with [`UNEVEN_PARTS`] elements in the others; for loops also the number with
+/// which all iterations together compute the fewest elements (257 keys: 3 parts of 96).
 fn uneven_counts(extent: usize, is_looped: bool) -> BTreeSet<usize> {
     let [least, most] = UNEVEN_PARTS;
     let counts =
         || (extent.div_ceil(most)..=extent.div_ceil(least)).map(|count| (count, part_size(extent, count)));
-    let suits = |(_, part): &(usize, usize)| part.is_multiple_of(16) && (least..=most).contains(part);
-    let smallest = counts().filter(suits).min_by_key(|(count, part)| count * part);
+    let smallest = counts().filter(|(_, part)| is_whole(*part)).min_by_key(|(count, part)| count * part);
     let of_blocks = counts().filter(|(_, part)| UNEVEN_PARTS.contains(part));
     of_blocks.chain(smallest.filter(|_| is_looped)).map(|(count, _)| count).collect()
 }

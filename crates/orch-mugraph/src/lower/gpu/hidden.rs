@@ -1,5 +1,5 @@
-//! What elements are whose inputs nobody sees: those of a tile that a mask hides whole (`visible`), and those that the last iteration
-//! of a loop has past the end of a tensor (`steps`). They must not change maxima and sums.
+//! What is known of elements that must not change maxima and accumulators: those of a tile that a mask hides whole (`visible`), and
+//! those that the last iteration of a loop has past the end of a tensor (`steps`).
 
 use crate::op::{BinaryFn, Op, ReduceFn, UnaryFn};
 

@@ -27,6 +27,7 @@ pub(super) fn with_shorter_iterations(
     steps: &TileSteps,
     times: usize,
 ) -> Option<BlockGraph> {
+    // More iterations would leave another remainder.
     if times > 1 && steps.tiles.iter().any(|tile| tile.past_end.is_some()) {
         return None;
     }

@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! 257 keys in 5 iterations of 64, the last of 1:   scores past the end = q * 0 = 0   -> masked to -inf, not larger than any maximum
-//!                                                  weights = e^(-inf - max) = 0      -> add nothing to sums, nor times v = 0
+//!                                                  weights = e^(-inf - max) = 0      -> add nothing to accumulators, nor times v = 0
 //! ```
 
 use super::hidden::{Hidden, hidden_value};
@@ -201,6 +201,13 @@ impl TileSteps {
     }
 }
 
+/// How large a tile is; the fields are those of [`BlockTile`].
+struct TileExtents {
+    shape: Vec<usize>,
+    ragged: Vec<bool>,
+    past_end: Option<PastEnd>,
+}
+
 /// Builds the tiles of a block graph.
 struct StepBuilder<'a> {
     block: &'a BlockGraph,
@@ -288,7 +295,7 @@ impl StepBuilder<'_> {
     fn define(
         &mut self,
         step: TileStep,
-        (shape, ragged, past_end): (Vec<usize>, Vec<bool>, Option<PastEnd>),
+        TileExtents { shape, ragged, past_end }: TileExtents,
         stage: Stage,
     ) -> usize {
         if let Some(known) = self.tiles.iter().position(|tile| tile.step == step) {
@@ -316,7 +323,7 @@ impl StepBuilder<'_> {
     /// A tile of the shape of another one.
     fn like(&mut self, step: TileStep, stage: Stage, other: usize) -> usize {
         let BlockTile { shape, ragged, past_end, .. } = self.tiles[other].clone();
-        self.define(step, (shape, ragged, past_end), stage)
+        self.define(step, TileExtents { shape, ragged, past_end }, stage)
     }
 
     /// The tile of a load: each dimension divided by its grid extent and, along the loop, by the iterations; remainders are
@@ -356,7 +363,7 @@ impl StepBuilder<'_> {
         }
         let stage = if along_loop.is_some() { Stage::Loop } else { Stage::Invariant };
         let step = TileStep::Load { tensor, grid: grid.to_vec(), along_loop };
-        Ok(self.define(step, (shape, ragged, past_end), stage))
+        Ok(self.define(step, TileExtents { shape, ragged, past_end }, stage))
     }
 
     /// A tile whose elements past the end are minus infinity, which every reader reads from here on. Positive factors and
@@ -379,7 +386,7 @@ impl StepBuilder<'_> {
                 let ragged = (0..rank).map(|at| at == dim).collect();
                 let past_end = Some(PastEnd { dim, extent, value: Hidden::Zero });
                 let step = TileStep::Inside { dim, extent };
-                let inside = self.define(step, (shape, ragged, past_end), Stage::Loop);
+                let inside = self.define(step, TileExtents { shape, ragged, past_end }, Stage::Loop);
                 self.plain(&Op::Binary(BinaryFn::Mask), &[tile, inside])?
             }
         };
@@ -475,7 +482,7 @@ impl StepBuilder<'_> {
         let past_end = self.past_end_of(op, args)?;
         let stage = args.iter().map(|&arg| self.tiles[arg].stage).max().unwrap_or(Stage::Invariant);
         let step = TileStep::Op { op: op.clone(), args: args.to_vec() };
-        Ok(self.define(step, (shape, ragged, past_end), stage))
+        Ok(self.define(step, TileExtents { shape, ragged, past_end }, stage))
     }
 
     /// What a result has past the end of tensors, from what its operands have there; an error if elements would be combined that
