@@ -219,7 +219,7 @@ fn as_kernel(mut program: ThreadProgram) -> ThreadProgram {
         range: Some((0, 31)),
         multiple_of: 1,
     });
-    program.cta = Some(Cta { threads: 32, thread, cluster: 1, loads_ahead: false });
+    program.cta = Some(Cta { threads: 32, thread, cluster: 1, barrier_group: 1, loads_ahead: false });
     program
 }
 

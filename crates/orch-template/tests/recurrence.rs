@@ -5,9 +5,10 @@ mod support;
 
 use orch_compute::{ArgRole, RecurrenceProgram, Storage, layouts};
 use orch_ir::*;
+use orch_template::gpu::recurrence::{Engine, Exchange, GpuRecurrenceSchedule};
 use orch_template::{gpu, recurrence};
 use orch_thread::kernel::{Binding, Kernel};
-use orch_thread::target::{GPU_TARGETS, GpuTarget};
+use orch_thread::target::{CpuTarget, GPU_TARGETS, GpuTarget};
 use orch_thread::{BufferData, ExecOptions, interpret, validate_thread};
 use support::{Random, TARGETS, assert_close};
 
@@ -93,6 +94,16 @@ impl Case {
 
     /// Every schedule of every target.
     fn check(&self) {
+        self.check_on(&TARGETS, &GPU_TARGETS, few);
+    }
+
+    /// Some schedules of these targets.
+    fn check_on(
+        &self,
+        cpus: &[&CpuTarget],
+        gpus: &[&GpuTarget],
+        chosen: fn(&RecurrenceProgram, &GpuTarget) -> Vec<GpuRecurrenceSchedule>,
+    ) {
         let graph = self.graph();
         let storage = Storage::as_stated(&graph, layouts::assign(&graph));
         let inputs: Vec<Tensor> = (graph.inputs.iter().enumerate())
@@ -110,12 +121,12 @@ impl Case {
                     assert_close(expected, actual, what);
                 }
             };
-            for target in TARGETS {
+            for target in cpus {
                 let design = recurrence::design(&program, target);
                 run(&design.kernel, &format!("{} {:?}: {}", target.name, self.spec, design.schedule));
             }
-            for target in GPU_TARGETS {
-                for schedule in few(&program, target) {
+            for target in gpus {
+                for schedule in chosen(&program, target) {
                     let what = format!("{} {:?} {:?}: {schedule}", target.name, self.extents, self.spec);
                     run(&gpu::recurrence::lower(&program, &schedule), &what);
                 }
@@ -125,17 +136,32 @@ impl Case {
 }
 
 /// The preferred schedule, and some of all others.
-fn few(program: &RecurrenceProgram, target: &GpuTarget) -> Vec<gpu::recurrence::GpuRecurrenceSchedule> {
+fn few(program: &RecurrenceProgram, target: &GpuTarget) -> Vec<GpuRecurrenceSchedule> {
     let all = gpu::recurrence::schedules(program, target);
     assert!(!all.is_empty(), "no schedule for {:?}", program.extents);
     let step = all.len().div_ceil(5).max(1);
     let mut found: Vec<_> = all.iter().copied().step_by(step).collect();
     // Weights that do not fit in shared memory.
-    let partly = |schedule: &gpu::recurrence::GpuRecurrenceSchedule| gpu::recurrence::GpuRecurrenceSchedule {
+    let partly = |schedule: &GpuRecurrenceSchedule| GpuRecurrenceSchedule {
         shared_k: schedule.shared_k / 2,
         ..*schedule
     };
-    found.push(partly(&all[0]));
+    let shares_weights = |schedule: &&GpuRecurrenceSchedule| schedule.engine == Engine::SharedWeights;
+    found.extend(all.iter().find(shares_weights).map(partly));
+    found
+}
+
+/// Of each engine the schedule in the grid of the fewest threads.
+fn small_grids(program: &RecurrenceProgram, target: &GpuTarget) -> Vec<GpuRecurrenceSchedule> {
+    let mut found: Vec<GpuRecurrenceSchedule> = Vec::new();
+    let mut all = gpu::recurrence::schedules(program, target);
+    all.retain(|schedule| schedule.exchange == Exchange::Grid);
+    all.sort_by_key(|schedule| schedule.threads() * schedule.grid(program));
+    for schedule in all {
+        if found.iter().all(|other| other.engine != schedule.engine) {
+            found.push(schedule);
+        }
+    }
     found
 }
 
@@ -178,6 +204,7 @@ fn run(
                 let source = value(program.arg(packed.arg).tensor);
                 BufferData { dtype: packed.dtype, bytes: packed.pack(source) }
             }
+            Binding::Zeros { dtype, elems } => BufferData::zeros(*dtype, *elems),
         })
         .collect();
     let report = interpret(&kernel.program, &mut buffers, &ExecOptions::default())
@@ -240,6 +267,38 @@ fn activations_and_clipping() {
     differing.spec.activations[3] = activation(ActivationFn::HardSigmoid);
     differing.spec.directions = vec![RnnDirection::Reverse, RnnDirection::Forward];
     differing.check();
+}
+
+/// Whole blocks of 32 hidden units, whose weights may be in registers.
+#[test]
+fn weights_in_registers() {
+    use RecurrenceOperand::{CandidateBias, InitialCell, InitialHidden, Peepholes};
+    let ways = |case: &Case| -> Vec<Engine> {
+        let graph = case.graph();
+        let storage = Storage::as_stated(&graph, layouts::assign(&graph));
+        let outputs: Vec<TensorId> = graph.outputs.iter().map(|(_, id)| *id).collect();
+        let program = RecurrenceProgram::of(&graph, &[NodeId(0)], &outputs, &storage, "test").unwrap();
+        let all = gpu::recurrence::schedules(&program, &GPU_TARGETS[0]);
+        all.iter().map(|schedule| schedule.engine).collect()
+    };
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let typed = |case: Case| Case { dtype, ..case };
+        for case in [
+            typed(case(LSTM, [3, 2, 32])),
+            typed(case(LSTM, [3, 9, 96])).bidirectional(),
+            typed(case(GRU, [3, 3, 32])).with(&[InitialHidden, CandidateBias]).bidirectional(),
+            typed(case(GRU, [2, 17, 64])),
+            typed(case(LSTM, [3, 1, 64])).with(&[InitialHidden, InitialCell, Peepholes]),
+            typed(case(RnnCell::Rnn, [4, 5, 64])).with(&[InitialHidden]),
+        ] {
+            let wanted = |engine: &Engine| match dtype {
+                DType::F32 => *engine == Engine::RegisterWeights,
+                _ => matches!(engine, Engine::Mma(_)),
+            };
+            assert!(ways(&case).iter().any(wanted), "{dtype}: {:?}", case.extents);
+            case.check_on(&[], &GPU_TARGETS[..1], small_grids);
+        }
+    }
 }
 
 #[test]

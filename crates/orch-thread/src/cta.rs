@@ -4,7 +4,7 @@
 //! [`Cta::thread`] to its number and has variables and scratch of its own, and all threads of the CTA share its
 //! [`Scope::Shared`](crate::Scope) buffers. `cluster` consecutive CTAs run at the same time and may read and write each
 //! other's shared buffers ([`CtaStmt::LoadDsmem`], [`CtaStmt::StoreDsmem`]). What one thread writes to a shared buffer another may read
-//! after a barrier. On a CPU there is no CTA: one worker runs a task alone.
+//! after a barrier. `barrier_group` consecutive CTAs may read each other's outputs after a [`CtaStmt::GridBarrier`]. On a CPU there is no CTA: one worker runs a task alone.
 //!
 //! ```text
 //!   cta 128 threads thread: i64 [0..=127], clusters of 1
@@ -58,8 +58,18 @@ pub struct Cta {
     pub thread: VarId,
     /// Consecutive CTAs that form a cluster and run at the same time; the number of tasks is a multiple of it.
     pub cluster: usize,
+    /// Consecutive CTAs that wait for each other at grid barriers: the number of tasks is a multiple of it. Above 1 the launch is a
+    /// cooperative one, all CTAs of which run at the same time, and none of them is in a cluster.
+    pub barrier_group: usize,
     /// Whether loads of unrolled iterations should be in flight together, at the cost of registers for all of them; a hint.
     pub loads_ahead: bool,
+}
+
+impl Cta {
+    /// CTAs that wait for each other: those of a cluster, or of a barrier group.
+    pub(crate) fn synchronised(&self) -> usize {
+        self.cluster.max(self.barrier_group)
+    }
 }
 
 /// A location in a buffer.
@@ -160,6 +170,21 @@ pub enum CtaStmt {
     /// `barrier.cluster.wait`: waits until all CTAs of the cluster have arrived, so that their shared memory may be written. Orders
     /// no other memory access.
     ClusterWait,
+    /// `atom.add.release.gpu` and, in a loop, `ld.acquire.gpu`, between two `bar.sync`: waits for all threads of the CTAs of the
+    /// [barrier group](Cta::barrier_group), and orders their accesses to outputs.
+    GridBarrier {
+        /// The counter of CTAs that have arrived, one of an [updated](crate::Scope::Updated) buffer of i32 that nothing else accesses:
+        /// 0 when the kernel starts. Its sign changes whenever all have arrived, and its other bits are 0 then.
+        arrived: Location,
+    },
+    /// `ld.relaxed.gpu`: declares a register and loads it from an output, which another CTA of the barrier group may have written
+    /// before the last grid barrier. Each element has been written.
+    LoadRelaxed {
+        /// The declared variable; its type says how many elements are loaded.
+        var: VarId,
+        /// The location in the output.
+        from: Location,
+    },
     /// `bar.sync`, behind which the [`ReusedShared`](crate::Scope::ReusedShared) buffers own the shared memory of the CTA. Once in a
     /// program.
     ReuseShared,
@@ -354,7 +379,8 @@ impl CtaStmt {
             | CtaStmt::MbarrierArriveEmpty { .. }
             | CtaStmt::MbarrierWaitEmpty { .. } => Vec::new(),
             CtaStmt::Exceeds { accs, limits, .. } => vec![*accs, *limits],
-            CtaStmt::LoadDsmem { from, .. } => vec![*from],
+            CtaStmt::LoadDsmem { from, .. } | CtaStmt::LoadRelaxed { from, .. } => vec![*from],
+            CtaStmt::GridBarrier { arrived } => vec![*arrived],
             CtaStmt::TmaLoad { to, .. } | CtaStmt::StoreDsmem { to, .. } | CtaStmt::Red { to, .. } => {
                 vec![*to]
             }
@@ -407,6 +433,9 @@ impl CtaStmt {
                 *rank = map(*rank);
                 from.offset = map(from.offset);
             }
+            CtaStmt::GridBarrier { arrived: at } | CtaStmt::LoadRelaxed { from: at, .. } => {
+                at.offset = map(at.offset);
+            }
             CtaStmt::StoreDsmem { to, rank, value } => {
                 to.offset = map(to.offset);
                 *rank = map(*rank);
@@ -449,9 +478,10 @@ impl CtaStmt {
     /// The variable that is declared.
     pub fn declares(&self) -> Option<VarId> {
         match self {
-            CtaStmt::Shuffle { var, .. } | CtaStmt::Exceeds { var, .. } | CtaStmt::LoadDsmem { var, .. } => {
-                Some(*var)
-            }
+            CtaStmt::Shuffle { var, .. }
+            | CtaStmt::Exceeds { var, .. }
+            | CtaStmt::LoadDsmem { var, .. }
+            | CtaStmt::LoadRelaxed { var, .. } => Some(*var),
             _ => None,
         }
     }
@@ -465,6 +495,7 @@ impl CtaStmt {
             | CtaStmt::Red { to, .. }
             | CtaStmt::Ldmatrix { to, .. } => Some(to.buffer),
             CtaStmt::Mma { acc, .. } | CtaStmt::Wgmma { acc, .. } => Some(acc.buffer),
+            CtaStmt::GridBarrier { arrived } => Some(arrived.buffer),
             _ => None,
         }
     }

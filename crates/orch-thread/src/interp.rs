@@ -19,6 +19,7 @@ mod tma;
 mod wgmma;
 
 use crate::amx::{AmxStmt, TileId, dot};
+use crate::cta::CtaStmt;
 pub use crate::interp::error::{AccessProblem, ExecError};
 pub use crate::interp::memory::BufferData;
 use crate::interp::memory::Memory;
@@ -219,6 +220,14 @@ impl ThreadInterpreter<'_> {
                 Ok(())
             }
             Stmt::Amx(stmt) => self.tile_stmt(stmt),
+            Stmt::Cta(CtaStmt::LoadRelaxed { var, from }) => {
+                let lanes = self.program.var_type(*var).lanes as i64;
+                let offset = self.eval_index(from.offset)?;
+                self.report.loads += lanes as u64;
+                let values: Result<Value, ExecError> =
+                    (offset..offset + lanes).map(|at| self.memory.load_relaxed(from.buffer, at)).collect();
+                self.bind(*var, values?)
+            }
             Stmt::Cta(stmt) => Err(ExecError::Undefined { node: format!("{stmt:?} without a cta") }),
         }
     }

@@ -20,6 +20,13 @@ pub enum Binding {
     Arg(ArgId),
     /// A constant argument laid out anew at compile time.
     Packed(PackedConstant),
+    /// Memory of the kernel alone, with zeros when it starts and, if it was not written since, what its last run has left.
+    Zeros {
+        /// The element type.
+        dtype: DType,
+        /// The number of elements.
+        elems: usize,
+    },
 }
 
 /// A constant operand of a contraction in panels: `[batch][panel][k / group][column][k % group]`, `width` columns a panel; columns

@@ -240,7 +240,7 @@ impl ThreadProgram {
     /// Makes each task a CTA of `threads` threads; returns the variable that is the thread's number.
     pub fn set_cta(&mut self, threads: usize, cluster: usize) -> VarId {
         let thread = self.exprs.declare_index("thread", threads);
-        self.cta = Some(Cta { threads, thread, cluster, loads_ahead: false });
+        self.cta = Some(Cta { threads, thread, cluster, barrier_group: 1, loads_ahead: false });
         thread
     }
 

@@ -133,6 +133,12 @@ impl Checker<'_> {
                 let is_cluster =
                     (1..=MAX_CLUSTER).contains(&cta.cluster) && program.tasks.is_multiple_of(cta.cluster);
                 self.expect(is_cluster, || format!("{} tasks in clusters of {}", program.tasks, cta.cluster));
+                let group = cta.barrier_group;
+                let is_group =
+                    group == 1 || group > 1 && cta.cluster == 1 && program.tasks.is_multiple_of(group);
+                self.expect(is_group, || {
+                    format!("{} tasks in barrier groups of {group}, clusters of {}", program.tasks, cta.cluster)
+                });
             }
             None => self.expect(!shares, || "shared memory without a cta".to_owned()),
         }

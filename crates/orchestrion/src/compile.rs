@@ -95,7 +95,7 @@ impl Model {
         let sources = self.named(sources, info.device);
         symbols::name_objects(&mut objects, &compiled, &sources);
 
-        let Assembly { steps, arena_bytes, mut constants, updates } = planned.assembly;
+        let Assembly { steps, step_of_column, arena_bytes, mut constants, updates } = planned.assembly;
         let mut inputs = planned.inputs;
         let ports = inputs.split_off(inputs.len() - self.updatable.len());
         let updatable = (ports.into_iter().zip(&self.updatable))
@@ -105,7 +105,7 @@ impl Model {
             })
             .collect();
         let kernels = kernel_infos(kernels, sources, &objects);
-        let parts = proved_parts(&planned.implementation, &steps, &kernels);
+        let parts = proved_parts(&planned.implementation, &steps, &step_of_column, &kernels);
         let libraries: Vec<Bytes> = objects.into_iter().map(|object| object.bytes).collect();
         let manifest = Manifest {
             compiler: env!("CARGO_PKG_VERSION").to_owned(),
@@ -302,7 +302,7 @@ impl Model {
         }
         let mut assembly =
             clock.run("plan", || assemble::assemble(graph, storage, &implementation, options))?;
-        considered::tell_steps(&mut assembly.steps, &plan.considered(), &implementation);
+        considered::tell_steps(&mut assembly, &plan.considered(), &implementation);
         let report = PlanReport {
             operators: self.operators,
             primitives: graph.nodes().len(),

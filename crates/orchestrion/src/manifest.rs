@@ -179,6 +179,9 @@ pub struct CtaInfo {
     pub threads: usize,
     /// CTAs of a cluster; 1 without clusters.
     pub cluster: usize,
+    /// Whether CTAs wait for each other: all of the grid run at the same time (a cooperative launch), one on an SM.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cooperative: bool,
     /// Shared memory of a CTA.
     pub shared_bytes: usize,
     /// Tensor maps, in the order of the kernel's last parameters.

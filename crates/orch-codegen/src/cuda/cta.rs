@@ -53,6 +53,18 @@ impl Emitter<'_> {
                 let text = if ty.lanes == 1 { format!("{load}.v[0]") } else { load };
                 self.declare("const ", *var, CppValue { text, ty: CppType::of(ty.dtype, ty.lanes) });
             }
+            CtaStmt::GridBarrier { arrived } => {
+                let ctas = self.program.cta.as_ref().map_or(1, |cta| cta.barrier_group);
+                let counter = self.pointer(arrived);
+                self.line(&format!("o_grid_barrier<{ctas}>({counter});"));
+            }
+            CtaStmt::LoadRelaxed { var, from } => {
+                let ty = self.program.var_type(*var);
+                let width = self.aligned(from.offset, ty.lanes, ty.dtype);
+                let load = format!("o_load_relaxed<{}, {width}>({})", ty.lanes, self.pointer(from));
+                let text = if ty.lanes == 1 { format!("{load}.v[0]") } else { load };
+                self.declare("const ", *var, CppValue { text, ty: CppType::of(ty.dtype, ty.lanes) });
+            }
             CtaStmt::StoreDsmem { to, rank, value } => {
                 let value = self.eval(*value);
                 let width = self.aligned(to.offset, value.ty.lanes, self.program.buffer(to.buffer).dtype);

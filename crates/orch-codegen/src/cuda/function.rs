@@ -78,6 +78,15 @@ fn tiles_of(program: &ThreadProgram) -> FxHashSet<BufferId> {
     operands.flatten().filter(|&buffer| program.buffer(buffer).scope.is_shared()).collect()
 }
 
+/// Arguments that other CTAs write while the kernel runs.
+fn exchanged(program: &ThreadProgram) -> FxHashSet<BufferId> {
+    let of = |stmt: &CtaStmt| match stmt {
+        CtaStmt::LoadRelaxed { from: at, .. } | CtaStmt::GridBarrier { arrived: at } => Some(at.buffer),
+        _ => None,
+    };
+    cta_stmts(&program.body).filter_map(of).collect()
+}
+
 /// True if threads write one of these buffers.
 fn writes_some(program: &ThreadProgram, buffers: &FxHashSet<BufferId>) -> bool {
     stmts(&program.body).any(|stmt| match stmt {
@@ -101,11 +110,13 @@ impl Emitter<'_> {
     }
 
     fn params(&self) -> String {
-        let params: Vec<String> = (self.program.buffers.iter().zip(&self.buffers))
-            .filter(|(buffer, _)| buffer.scope.is_global())
-            .map(|(buffer, name)| {
+        let exchanged = exchanged(self.program);
+        let params: Vec<String> = (self.program.buffers.iter().zip(&self.buffers).enumerate())
+            .filter(|(_, (buffer, _))| buffer.scope.is_global())
+            .map(|(number, (buffer, name))| {
                 let constant = if buffer.scope.is_read_only() { "const " } else { "" };
-                format!("{constant}{} *__restrict__ {name}", element_name(buffer.dtype))
+                let restrict = if exchanged.contains(&BufferId::new(number)) { "" } else { "__restrict__ " };
+                format!("{constant}{} *{restrict}{name}", element_name(buffer.dtype))
             })
             .chain(
                 self.tensor_maps

@@ -21,15 +21,16 @@ use std::rc::Rc;
 impl ThreadInterpreter<'_> {
     /// Runs all CTAs of a program.
     pub(crate) fn run_ctas(&mut self, cta: &Cta) -> Result<(), ExecError> {
-        let places = cta.threads * cta.cluster;
-        for first in (0..self.program.tasks).step_by(cta.cluster) {
+        let ctas = cta.synchronised();
+        let places = cta.threads * ctas;
+        for first in (0..self.program.tasks).step_by(ctas) {
             let mut cluster = Cluster {
                 first,
                 vars: Vec::with_capacity(places),
                 copies: (0..places).map(|_| vec![Vec::new()]).collect(),
                 wgmmas: vec![None; places.div_ceil(GROUP)],
-                mbarriers: (0..cta.cluster).map(|_| FullBarrier::all(self.program)).collect(),
-                empty: (0..cta.cluster).map(|_| EmptyBarriers::of(self.program)).collect(),
+                mbarriers: (0..ctas).map(|_| FullBarrier::all(self.program)).collect(),
+                empty: (0..ctas).map(|_| EmptyBarriers::of(self.program)).collect(),
                 sync: ClusterSync::NotArrived,
             };
             for place in 0..places {
@@ -154,6 +155,14 @@ impl ThreadInterpreter<'_> {
                     self.memory.reuse_shared();
                 }
             }
+            CtaStmt::GridBarrier { arrived } => {
+                if active.len() < cluster.vars.len() {
+                    return Err(ExecError::divergence("some threads do not reach a grid barrier"));
+                }
+                let counter = self.common(cluster, active, arrived.offset)?;
+                self.memory.grid_barrier(arrived.buffer, counter)?;
+            }
+            CtaStmt::LoadRelaxed { .. } => unreachable!("each thread loads by itself"),
             CtaStmt::WarpBarrier => {
                 for warp in warps(active)? {
                     self.memory.warp_barrier(warp[0]);
@@ -517,9 +526,10 @@ fn warps(active: &[usize]) -> Result<Vec<&[usize]>, ExecError> {
     }
 }
 
-/// True if a statement is, or holds, one of a CTA.
+/// True if a statement is, or holds, one that threads run together.
 fn is_of_cta(stmt: &Stmt) -> bool {
-    matches!(stmt, Stmt::Cta(_)) || stmt.bodies().any(|body| body.iter().any(is_of_cta))
+    let is_common = |stmt: &CtaStmt| !matches!(stmt, CtaStmt::LoadRelaxed { .. });
+    matches!(stmt, Stmt::Cta(stmt) if is_common(stmt)) || stmt.bodies().any(|body| body.iter().any(is_of_cta))
 }
 
 #[cfg(test)]

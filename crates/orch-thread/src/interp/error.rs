@@ -124,6 +124,9 @@ pub enum AccessProblem {
     /// An access to shared memory that another buffer owns at that time (before or after `reuse_shared`).
     #[error("in shared memory that another buffer owns at that time")]
     Reused,
+    /// The counter of a grid barrier that is neither 0 nor what an earlier barrier has left.
+    #[error("no counter of a grid barrier: neither 0 nor what an earlier barrier has left")]
+    NotCleared,
     /// An access to shared memory of a CTA that is not in the cluster.
     #[error("at a rank that the cluster does not have")]
     NoSuchRank,

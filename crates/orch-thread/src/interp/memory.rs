@@ -62,6 +62,8 @@ pub(crate) struct Memory<'a> {
     data: Vec<BufferData>,
     /// Per element of a written or scratch buffer: 0, or 1 + the worker that wrote it.
     writer: Vec<Vec<u32>>,
+    /// Per element of an output of CTAs that meet at grid barriers: the time of the last write.
+    written_at: Vec<Vec<u32>>,
     /// Per element of a written buffer: 0, or 1 + the worker that read it.
     reader: Vec<Vec<u32>>,
     /// Per element of a shared buffer: the last write and the last read.
@@ -74,7 +76,7 @@ pub(crate) struct Memory<'a> {
     cta_time: u32,
     /// The time of the last barrier of each warp of the cluster: accesses by its threads since then may happen in any order.
     warp_times: Vec<u32>,
-    /// The time of the last barrier of the whole cluster.
+    /// The time of the last barrier of the whole cluster, or barrier group.
     cluster_time: u32,
     /// The time from which reads are unordered with TMA loads: earlier ones have ended.
     tma_time: u32,
@@ -117,7 +119,7 @@ impl<'a> Memory<'a> {
     /// Takes the contents of global buffers; scratch starts undefined.
     pub(crate) fn new(program: &'a ThreadProgram, globals: &[BufferData]) -> Result<Self, ExecError> {
         let expected = program.buffers.iter().filter(|b| b.scope.is_global()).count();
-        let (threads, cluster) = program.cta.as_ref().map_or((1, 1), |cta| (cta.threads, cta.cluster));
+        let (threads, cluster) = program.cta.as_ref().map_or((1, 1), |cta| (cta.threads, cta.synchronised()));
         let parts = |scope: Scope| match scope {
             Scope::Input | Scope::Constant | Scope::Output | Scope::Updated => 1,
             Scope::Shared | Scope::ReusedShared => cluster,
@@ -143,6 +145,8 @@ impl<'a> Memory<'a> {
             let elems = |b: &Buffer| if tracked(b.scope) { b.elems * parts(b.scope) } else { 0 };
             program.buffers.iter().map(|b| vec![0; elems(b)]).collect()
         };
+        let meets = program.cta.as_ref().is_some_and(|cta| cta.barrier_group > 1);
+        let written_at = table(&|scope| meets && scope == Scope::Output);
         let writer = table(&|scope| scope.is_written() || scope == Scope::Scratch);
         let reader = table(&|scope| scope.is_written());
         let shared = (program.buffers.iter())
@@ -152,6 +156,7 @@ impl<'a> Memory<'a> {
             program,
             data,
             writer,
+            written_at,
             reader,
             shared,
             in_flight: FxHashMap::default(),
@@ -194,6 +199,35 @@ impl<'a> Memory<'a> {
         if whole_cluster {
             self.cluster_time = self.now;
         }
+    }
+
+    /// All threads of a barrier group have arrived at a barrier with this counter.
+    pub(crate) fn grid_barrier(&mut self, id: BufferId, counter: i64) -> Result<(), ExecError> {
+        let index = self.position(id, counter)?;
+        let arrived = self.data[id.index()].get(index).as_i64().and_then(|value| i32::try_from(value).ok());
+        match arrived {
+            Some(arrived @ (0 | i32::MIN)) => {
+                self.data[id.index()].set(index, Number::Int((arrived ^ i32::MIN).into()));
+                self.barrier(true);
+                Ok(())
+            }
+            _ => Err(self.error_at(id, index, AccessProblem::NotCleared)),
+        }
+    }
+
+    /// Reads an element of an output that any CTA of the barrier group may have written.
+    pub(crate) fn load_relaxed(&mut self, id: BufferId, offset: i64) -> Result<Number, ExecError> {
+        let index = self.position(id, offset)?;
+        let me = self.worker + 1;
+        match self.writer[id.index()][index] {
+            0 => return Err(self.error_at(id, index, AccessProblem::Uninitialised)),
+            writer if writer != me && self.written_at[id.index()][index] >= self.cluster_time => {
+                return Err(self.race(id, index, writer - 1));
+            }
+            _ => {}
+        }
+        self.reader[id.index()][index] = me;
+        Ok(self.data[id.index()].get(index))
     }
 
     /// The threads of the warp with the thread at a place of the cluster have reached a barrier.
@@ -438,6 +472,9 @@ impl<'a> Memory<'a> {
             Scope::Scratch => {}
         }
         self.writer[id.index()][index] = me;
+        if let Some(time) = self.written_at[id.index()].get_mut(index) {
+            *time = self.now;
+        }
         self.data[id.index()].set(index, value);
         Ok(())
     }

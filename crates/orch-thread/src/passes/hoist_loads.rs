@@ -50,8 +50,8 @@ pub fn hoist_loads(program: &mut ThreadProgram) {
 
 /// True for a barrier behind which a thread reads what other threads have written.
 fn is_barrier(stmt: &Stmt) -> bool {
-    use CtaStmt::{Barrier, ClusterBarrier, ClusterWait, ReuseShared};
-    matches!(stmt, Stmt::Cta(Barrier | ClusterBarrier | ReuseShared | ClusterWait))
+    use CtaStmt::{Barrier, ClusterBarrier, ClusterWait, GridBarrier, ReuseShared};
+    matches!(stmt, Stmt::Cta(Barrier | ClusterBarrier | ReuseShared | ClusterWait | GridBarrier { .. }))
 }
 
 /// Buffers that statements read or write.

@@ -132,10 +132,14 @@ impl Printer<'_> {
         if let Some(TaskGroups { tasks, first }) = program.groups {
             text += &format!("  groups of {tasks} {}\n", self.declaration(first));
         }
-        if let Some(Cta { threads, thread, cluster, loads_ahead }) = &program.cta {
+        if let Some(Cta { threads, thread, cluster, barrier_group, loads_ahead }) = &program.cta {
             let thread = self.declaration(*thread);
             let ahead = if *loads_ahead { ", loads ahead" } else { "" };
-            text += &format!("  cta {threads} threads {thread}, clusters of {cluster}{ahead}\n");
+            let groups = match barrier_group {
+                1 => String::new(),
+                ctas => format!(", barrier groups of {ctas}"),
+            };
+            text += &format!("  cta {threads} threads {thread}, clusters of {cluster}{groups}{ahead}\n");
         }
         for (number, (buffer, name)) in program.buffers.iter().zip(&self.buffers).enumerate() {
             let scope = match buffer.scope {

@@ -14,7 +14,7 @@ const KEYWORDS: [&str; 10] = ["let", "reg", "for", "if", "else", "prefetch", "tr
 pub(crate) const AMX_WORDS: [&str; 4] = ["amx_zero", "amx_load", "amx_dot", "amx_store"];
 
 /// First words of the statements of CTAs.
-pub(crate) const CTA_WORDS: [&str; 25] = [
+pub(crate) const CTA_WORDS: [&str; 27] = [
     "barrier",
     "warp_barrier",
     "cluster_barrier",
@@ -27,7 +27,9 @@ pub(crate) const CTA_WORDS: [&str; 25] = [
     "compute_first",
     "shuffle",
     "exceeds",
+    "grid_barrier",
     "load_dsmem",
+    "load_relaxed",
     "store_dsmem",
     "red",
     "cp_async",

@@ -62,6 +62,20 @@ impl Checker<'_> {
                     scope_of(from).is_shared() && self.program.var_type(*var).dtype == dtype_of(from);
                 (!is_right).then_some("the variable is loaded from shared memory of another type")
             }
+            CtaStmt::GridBarrier { arrived } => {
+                let is_right = self.has_barrier_groups()
+                    && scope_of(arrived) == Scope::Updated
+                    && dtype_of(arrived) == DType::I32;
+                (!is_right).then_some("barrier groups, and a counter in an updated buffer of i32, are expected")
+            }
+            CtaStmt::LoadRelaxed { var, from } => {
+                let is_right = self.has_barrier_groups()
+                    && scope_of(from) == Scope::Output
+                    && dtype_of(from).size_bytes() >= 2
+                    && self.program.var_type(*var).dtype == dtype_of(from);
+                (!is_right)
+                    .then_some("barrier groups, and an output of the variable's type, of 2 bytes or more, are expected")
+            }
             CtaStmt::StoreDsmem { to, value, .. } => {
                 let given = self.program.exprs.dtype(*value);
                 let is_right = scope_of(to).is_shared() && given == dtype_of(to) && given.size_bytes() >= 4;
@@ -172,6 +186,11 @@ impl Checker<'_> {
         if let Some(var) = stmt.declares() {
             self.declare(place, var, VarState::Fixed);
         }
+    }
+
+    /// Whether CTAs wait for each other at grid barriers.
+    fn has_barrier_groups(&self) -> bool {
+        self.program.cta.as_ref().is_some_and(|cta| cta.barrier_group > 1)
     }
 
     fn cta_mask(&mut self, place: &str, mask: Option<ExprId>) {

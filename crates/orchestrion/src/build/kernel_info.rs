@@ -65,6 +65,7 @@ pub fn cta_info(program: &ThreadProgram, resources: Option<Resources>) -> Option
     program.cta.as_ref().map(|cta| CtaInfo {
         threads: cta.threads,
         cluster: cta.cluster,
+        is_cooperative: cta.barrier_group > 1,
         shared_bytes: program.shared_bytes(),
         tensor_maps: program.tensor_maps.iter().map(|map| tensor_map_info(program, map)).collect(),
         resources,

@@ -7,24 +7,26 @@ use orch_ir::TensorId;
 use orch_mugraph::{Band, MuGraph};
 use orch_thread::kernel::Binding;
 
-/// The parts of a plan, with the kernels that were built for them. Steps are those of the plan's columns, in their order.
+/// The parts of a plan, with the kernels that were built for them.
 pub fn proved_parts(
     implementation: &Implementation,
     steps: &[StepInfo],
+    step_of_column: &[usize],
     kernels: &[KernelInfo],
 ) -> Vec<ProvedPart> {
     let part = |part: &PlannedPart| {
         let PlannedPart { proof, substitute, columns } = part;
         let graph = substitute.proved.graph().ok()?;
-        let kernel = |(&step, (defines, _)): (&usize, (orch_mugraph::TensorId, _))| {
-            let ColumnBody::Kernel { kernel, .. } = implementation.columns[step].body else { return None };
+        let kernel = |(&column, (defines, _)): (&usize, (orch_mugraph::TensorId, _))| {
+            let ColumnBody::Kernel { kernel, .. } = implementation.columns[column].body else { return None };
+            let step = step_of_column[column];
             let bindings = &implementation.kernels[kernel].design.kernel.bindings;
             let argument = |(binding, slot): (&Binding, &crate::manifest::Slot)| match binding {
                 Binding::Arg(arg) => {
                     let name = graph.name(orch_mugraph::TensorId(arg.index() as u32));
                     Some(PartArgument { name, memory: slot.memory })
                 }
-                Binding::Packed(_) => None,
+                Binding::Packed(_) | Binding::Zeros { .. } => None,
             };
             let arguments = bindings.iter().zip(&steps[step].slots).map(argument).collect::<Option<_>>()?;
             let info = &kernels[kernel];

@@ -3,7 +3,8 @@
 //! Tensors that are graph outputs are written in place; every other stored tensor gets a range of the arena for as
 //! long as it lives, or that of a tensor which it is a new value of. Tensors live as long as the groups of columns that use them, so that
 //! columns of a group share no memory that one of them writes. Outputs that are updated in place are first copies of their inputs, unless the caller gives both one memory.
-//! Outputs that no kernel writes (an input, a constant, a second name) are copied at the end.
+//! Outputs that no kernel writes (an input, a constant, a second name) are copied at the end. Memory that a kernel expects to be zeros
+//! is its own throughout a run, and a copy of constant zeros comes before the kernel.
 
 use super::explain;
 use super::implementation::{ColumnBody, Implementation, PlannedColumn};
@@ -25,6 +26,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 pub struct Assembly {
     /// What runs, in order.
     pub steps: Vec<StepInfo>,
+    /// For each column the number of its step: copies come before and between them.
+    pub step_of_column: Vec<usize>,
     /// Working memory.
     pub arena_bytes: usize,
     /// Constants as the kernels read them.
@@ -56,6 +59,8 @@ pub fn assemble(
         constants: Vec::new(),
         known_constants: HashMap::new(),
         prepared: prepare(graph, storage, implementation, options)?,
+        zeroed: BTreeMap::new(),
+        zeros: BTreeMap::new(),
     };
     for UpdatedTensor { ports, output, .. } in &implementation.updates {
         assembler.memory_of.insert(*output, SlotMemory::Output(ports.output));
@@ -66,12 +71,16 @@ pub fn assemble(
     for update in &implementation.updates {
         steps.push(assembler.old_value(update)?);
     }
-    for column in columns {
-        steps.push(assembler.step(column, &implementation.kernels)?);
+    let mut step_of_column = Vec::with_capacity(columns.len());
+    for (number, column) in columns.iter().enumerate() {
+        steps.extend(assembler.clear(number, column, &implementation.kernels));
+        step_of_column.push(steps.len());
+        steps.push(assembler.step(number, column, &implementation.kernels)?);
     }
     steps.extend(assembler.output_copies()?);
     let updates = implementation.updates.iter().map(|update| update.ports).collect();
-    Ok(Assembly { steps, arena_bytes: plan.arena_bytes as usize, constants: assembler.constants, updates })
+    let (arena_bytes, constants) = (plan.arena_bytes as usize, assembler.constants);
+    Ok(Assembly { steps, step_of_column, arena_bytes, constants, updates })
 }
 
 /// Inputs and outputs of a graph as ports.
@@ -112,6 +121,7 @@ fn prepare(
             let form = match binding {
                 Binding::Arg(arg) => (args[arg.index()], None),
                 Binding::Packed(packed) => (args[packed.arg.index()], Some(packed.clone())),
+                Binding::Zeros { .. } => continue,
             };
             let is_constant = form.0.index() < graph.tensors().len() && graph.constant(form.0).is_some();
             if is_constant && known.insert(form.clone()) {
@@ -136,6 +146,25 @@ struct Assembler<'a> {
     constants: Vec<Bytes>,
     known_constants: HashMap<ConstantForm, usize>,
     prepared: HashMap<ConstantForm, Bytes>,
+    /// The memory that is zeroed before a column's kernel: its offset in the arena.
+    zeroed: BTreeMap<usize, usize>,
+    /// Constants of zeros, by their bytes.
+    zeros: BTreeMap<usize, usize>,
+}
+
+/// What a kernel expects to be zeros when it starts, as a tensor that is nowhere yet.
+fn zeroed_slot(column: &PlannedColumn, kernels: &[KernelDesign]) -> Option<Slot> {
+    let ColumnBody::Kernel { kernel, .. } = column.body else { return None };
+    kernels[kernel].design.kernel.bindings.iter().find_map(|binding| match binding {
+        &Binding::Zeros { dtype, elems } => Some(Slot {
+            memory: SlotMemory::Arena(0),
+            bytes: elems * dtype.size_bytes(),
+            written: true,
+            dtype: dtype.name().to_owned(),
+            shape: vec![elems],
+        }),
+        Binding::Arg(_) | Binding::Packed(_) => None,
+    })
 }
 
 impl Assembler<'_> {
@@ -172,7 +201,17 @@ impl Assembler<'_> {
                 }
             }
         }
-        let buffers = stored.iter().map(|(_, buffer)| *buffer).collect();
+        let mut buffers: Vec<Buffer> = stored.iter().map(|(_, buffer)| *buffer).collect();
+        // No other tensor has their memory, so that a kernel may also be run alone, again and again.
+        let last_use = columns().map(|(group, _)| group as u32).max().unwrap_or(0);
+        let mut zeroed = Vec::new();
+        for (number, column) in implementation.columns.iter().enumerate() {
+            if let Some(Slot { bytes, .. }) = zeroed_slot(column, &implementation.kernels) {
+                let (bytes, alignment) = (bytes as u64, ALIGN_BYTES as u64);
+                buffers.push(Buffer { bytes, alignment, first_use: 0, last_use });
+                zeroed.push(number);
+            }
+        }
         let view = |pair: &InPlace| {
             let (view, of) = (*ids.get(&pair.output)?, *ids.get(&pair.input)?);
             Some(MemoryAlias { view, of, offset_bytes: 0 })
@@ -182,6 +221,8 @@ impl Assembler<'_> {
         for ((tensor, _), &offset) in stored.iter().zip(&plan.offsets) {
             self.memory_of.insert(*tensor, SlotMemory::Arena(offset as usize));
         }
+        let offsets = plan.offsets[stored.len()..].iter().map(|&offset| offset as usize);
+        self.zeroed = zeroed.into_iter().zip(offsets).collect();
         Ok(plan)
     }
 
@@ -215,11 +256,40 @@ impl Assembler<'_> {
         stated.or_else(|| self.known.get(&tensor))
     }
 
-    fn step(&mut self, column: &PlannedColumn, kernels: &[KernelDesign]) -> Result<StepInfo, Error> {
+    /// The memory that a column's kernel expects to be zeros.
+    fn zeroed(&self, number: usize, column: &PlannedColumn, kernels: &[KernelDesign]) -> Option<Slot> {
+        let offset = *self.zeroed.get(&number)?;
+        zeroed_slot(column, kernels).map(|slot| Slot { memory: SlotMemory::Arena(offset), ..slot })
+    }
+
+    /// The copy of zeros to what a column's kernel expects to be zeros.
+    fn clear(
+        &mut self,
+        number: usize,
+        column: &PlannedColumn,
+        kernels: &[KernelDesign],
+    ) -> Option<StepInfo> {
+        let to = self.zeroed(number, column, kernels)?;
+        let constant = *self.zeros.entry(to.bytes).or_insert_with(|| {
+            self.constants.push(Bytes::from(vec![0; to.bytes]));
+            self.constants.len() - 1
+        });
+        let from = Slot { memory: SlotMemory::Constant(constant), written: false, ..to.clone() };
+        let ColumnBody::Kernel { kernel, .. } = column.body else { return None };
+        Some(copy_step(format!("clear_{}", kernels[kernel].name), [from, to]))
+    }
+
+    fn step(
+        &mut self,
+        number: usize,
+        column: &PlannedColumn,
+        kernels: &[KernelDesign],
+    ) -> Result<StepInfo, Error> {
         let (name, action, slots) = match &column.body {
             ColumnBody::Kernel { kernel, args } => {
                 let design = &kernels[*kernel];
-                let slots = self.kernel_slots(design, args, &column.outputs)?;
+                let zeroed = self.zeroed(number, column, kernels);
+                let slots = self.kernel_slots(design, args, &column.outputs, zeroed)?;
                 (design.name.clone(), ActionInfo::Kernel(*kernel), slots)
             }
             ColumnBody::Host => self.host_step(column)?,
@@ -260,6 +330,7 @@ impl Assembler<'_> {
         design: &KernelDesign,
         args: &[TensorId],
         outputs: &[TensorId],
+        zeroed: Option<Slot>,
     ) -> Result<Vec<Slot>, Error> {
         let mut slots = Vec::with_capacity(design.design.kernel.bindings.len());
         for binding in &design.design.kernel.bindings {
@@ -278,6 +349,10 @@ impl Assembler<'_> {
                         dtype: packed.dtype.name().to_owned(),
                         shape: vec![packed.elems()],
                     }
+                }
+                Binding::Zeros { .. } => {
+                    let missing = || Error::internal(format!("{} has no memory of zeros", design.name));
+                    zeroed.clone().ok_or_else(missing)?
                 }
             });
         }

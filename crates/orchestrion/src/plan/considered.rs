@@ -4,10 +4,11 @@
 //! its neighbours, and several kernels for parts of it. The first two are columns of the binary linear program; the third is the
 //! cheapest choice among the columns within the chosen one.
 
+use super::assemble::Assembly;
 use super::candidates::{CandidateColumn, CandidateColumns};
 use super::implementation::Implementation;
 use super::units::Units;
-use crate::manifest::{Considered, StepInfo, Way};
+use crate::manifest::{Considered, Way};
 use orch_ir::{NodeId, TensorId};
 use orch_plan::blp::{self, Choice, ChooseOptions, Column, Problem, Status};
 use orch_plan::enumerate::Candidate;
@@ -207,21 +208,22 @@ impl<'a> Chosen<'a> {
 /// Tells the steps of a plan what was considered in place of each; a copy has no alternative. A chosen column is given by the tensors
 /// that it writes, and its alternatives.
 pub fn tell_steps(
-    steps: &mut [StepInfo],
+    assembly: &mut Assembly,
     chosen: &[(Vec<TensorId>, &[ConsideredColumns])],
     implementation: &Implementation,
 ) {
     let mut writer: HashMap<TensorId, usize> = HashMap::new();
-    for (step, column) in implementation.columns.iter().enumerate() {
-        writer.extend(column.outputs.iter().map(|&tensor| (tensor, step)));
+    for (number, column) in implementation.columns.iter().enumerate() {
+        writer.extend(column.outputs.iter().map(|&tensor| (tensor, number)));
     }
     // All kernels of a µGraph stand for what was chosen.
-    let with_part = |&step: &usize| {
-        let part = implementation.parts.iter().find(|part| part.columns.contains(&step));
-        part.map_or_else(|| vec![step], |part| part.columns.clone())
+    let with_part = |&column: &usize| {
+        let part = implementation.parts.iter().find(|part| part.columns.contains(&column));
+        part.map_or_else(|| vec![column], |part| part.columns.clone())
     };
+    let Assembly { steps, step_of_column, .. } = assembly;
     let steps_of = |(outputs, _): &(Vec<TensorId>, _)| -> BTreeSet<usize> {
-        outputs.iter().filter_map(|tensor| writer.get(tensor)).flat_map(with_part).collect()
+        outputs.iter().filter_map(|tensor| writer.get(tensor)).flat_map(with_part).map(|column| step_of_column[column]).collect()
     };
     let of: Vec<BTreeSet<usize>> = chosen.iter().map(steps_of).collect();
     steps.iter_mut().for_each(|step| step.considered = Some(Vec::new()));

@@ -33,7 +33,8 @@ pub fn launch_shape(tasks: usize, cta: &CtaInfo, is_programmatic: bool) -> Optio
     Some(LaunchShape {
         cluster: number(cta.cluster)?,
         shared_bytes: number(cta.shared_bytes)?,
-        is_programmatic,
+        is_programmatic: is_programmatic && !cta.is_cooperative,
+        is_cooperative: cta.is_cooperative,
         ..LaunchShape::new(number(tasks)?, number(cta.threads)?)
     })
 }

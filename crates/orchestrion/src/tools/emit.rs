@@ -318,8 +318,9 @@ fn write_cuda(manifest: &Manifest, text: &mut String) -> Result<(), Error> {
 }
 
 fn launch(kernel: &KernelInfo, cta: &CtaInfo) -> String {
-    let CtaInfo { threads, cluster, shared_bytes, .. } = cta;
-    format!("<<<{}, {threads}, {shared_bytes}>>>, clusters of {cluster}", kernel.tasks)
+    let CtaInfo { threads, cluster, shared_bytes, is_cooperative, .. } = cta;
+    let cooperative = if *is_cooperative { ", a cooperative launch" } else { "" };
+    format!("<<<{}, {threads}, {shared_bytes}>>>, clusters of {cluster}{cooperative}", kernel.tasks)
 }
 
 fn argument(manifest: &Manifest, (number, slot): (usize, &Slot)) -> String {

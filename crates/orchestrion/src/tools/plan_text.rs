@@ -76,6 +76,9 @@ fn launch(kernel: &KernelInfo, cta: &CtaInfo) -> String {
     if cta.cluster > 1 {
         text += &format!(" in clusters of {}", cta.cluster);
     }
+    if cta.is_cooperative {
+        text += ", which wait for each other";
+    }
     text += &format!(", {:.1} KiB shared", cta.shared_bytes as f64 / 1024.0);
     if let Some(Resources { registers, stack_bytes, spill_bytes }) = cta.resources {
         text +=

@@ -71,6 +71,8 @@ pub struct LaunchShape {
     /// True for programmatic dependent launch: the kernel may start before those that it depends on have ended, because it
     /// executes `griddepcontrol.wait` before it accesses memory that they write.
     pub is_programmatic: bool,
+    /// True for a cooperative launch: all CTAs run at the same time, because they wait for each other. It does not start early.
+    pub is_cooperative: bool,
 }
 
 /// CTAs of a cluster that every device with clusters supports.
@@ -279,16 +281,16 @@ impl Function {
     }
 }
 
-/// The attributes of a launch: at most a cluster dimension and programmatic stream serialization.
+/// The attributes of a launch: at most a cluster dimension, that it is cooperative, and programmatic stream serialization.
 pub(in crate::cuda) struct LaunchAttributes {
-    list: [Attribute; 2],
+    list: [Attribute; 3],
     count: u32,
 }
 
 impl LaunchShape {
     /// A launch of `grid` CTAs of `block` threads, without clusters and dynamic shared memory.
     pub fn new(grid: u32, block: u32) -> Self {
-        Self { grid, block, cluster: 1, shared_bytes: 0, is_programmatic: false }
+        Self { grid, block, cluster: 1, shared_bytes: 0, is_programmatic: false, is_cooperative: false }
     }
 
     /// What no device supports, as clauses that begin with a verb.
@@ -305,17 +307,19 @@ impl LaunchShape {
         violations
     }
 
-    /// The value of the cluster attribute; `None` for a launch without clusters.
-    pub(in crate::cuda) fn cluster_value(&self) -> Option<AttributeValue> {
-        (self.cluster > 1).then(|| words(&[self.cluster, 1, 1]))
+    /// The attributes that a kernel has as a node of a graph too: those of a cluster, and of a cooperative launch.
+    pub(in crate::cuda) fn node_attributes(&self) -> impl Iterator<Item = (c_int, AttributeValue)> {
+        let cluster = (self.cluster > 1)
+            .then(|| (launch_attribute::CLUSTER_DIMENSION, words(&[self.cluster, 1, 1])));
+        let cooperative = self.is_cooperative.then(|| (launch_attribute::COOPERATIVE, words(&[1])));
+        [cluster, cooperative].into_iter().flatten()
     }
 
     pub(in crate::cuda) fn attributes(&self) -> LaunchAttributes {
-        let cluster = self.cluster_value().map(|value| (launch_attribute::CLUSTER_DIMENSION, value));
         let early =
             self.is_programmatic.then(|| (launch_attribute::PROGRAMMATIC_STREAM_SERIALIZATION, words(&[1])));
-        let mut attributes = LaunchAttributes { list: [attribute(0, words(&[])); 2], count: 0 };
-        for (id, value) in [cluster, early].into_iter().flatten() {
+        let mut attributes = LaunchAttributes { list: [attribute(0, words(&[])); 3], count: 0 };
+        for (id, value) in self.node_attributes().chain(early) {
             attributes.list[attributes.count as usize] = attribute(id, value);
             attributes.count += 1;
         }

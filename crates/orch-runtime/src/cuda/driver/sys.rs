@@ -213,6 +213,7 @@ pub(in crate::cuda) const EVENT_DEFAULT: c_uint = 0;
 
 /// `CUlaunchAttributeID`.
 pub(in crate::cuda) mod launch_attribute {
+    pub(crate) const COOPERATIVE: i32 = 2;
     pub(crate) const CLUSTER_DIMENSION: i32 = 4;
     pub(crate) const PROGRAMMATIC_STREAM_SERIALIZATION: i32 = 6;
 }

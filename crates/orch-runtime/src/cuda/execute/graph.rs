@@ -6,7 +6,6 @@ use crate::cuda::driver::module::{Function, LaunchShape};
 use crate::cuda::driver::stream::Stream;
 use crate::cuda::driver::sys::{
     Address, CAPTURE_RELAXED, CopyEnd, CopyNode, DriverHandle, EdgeData, KernelNode, MEMORY_DEVICE,
-    launch_attribute,
 };
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -87,10 +86,9 @@ impl GraphBuilder {
             }
         };
         let handle = driver.create(doing, make)?;
-        if let Some(cluster) = shape.cluster_value() {
-            let id = launch_attribute::CLUSTER_DIMENSION;
+        for (id, value) in shape.node_attributes() {
             // SAFETY: the node was just made, and the value is that of this attribute.
-            let status = unsafe { (driver.api.graph_set_attribute)(handle, id, &raw const cluster) };
+            let status = unsafe { (driver.api.graph_set_attribute)(handle, id, &raw const value) };
             driver.check(status, doing)?;
         }
         if let Some(add_edges) = driver.add_edges.filter(|_| !early.is_empty()) {

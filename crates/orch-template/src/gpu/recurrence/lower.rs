@@ -1,42 +1,66 @@
 //! Recurrences as thread programs of CTAs.
 
-use super::schedule::GpuRecurrenceSchedule;
+use super::register_weights::RegisterBuffers;
+use super::schedule::{Engine, Exchange, GpuRecurrenceSchedule, MMA_BLOCK_K};
 use crate::bind::{add_arguments, bind_index, bind_value, bind_var, bound_kernel};
 use crate::recurrence::cell::{CellInputs, CellOutputs, CellWriter};
 use crate::recurrence::steps::{Pass, StatesAfter, TimeStep, passes, states_after, time_of};
-use orch_compute::expr::{ArgId, BufferId, ExprId, Type, VarId};
+use orch_compute::expr::{ArgId, BufferId, ExprId, Type};
 use orch_compute::recurrence::RecurrenceProgram;
 use orch_compute::simplify::simplify;
 use orch_ir::{DType, RecurrenceOperand, RnnCell};
 use orch_thread::cta::{CtaStmt, Location};
-use orch_thread::kernel::Kernel;
+use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 
-/// Iterations along the K dimension whose loads are in flight together.
-const K_IN_FLIGHT: u32 = 8;
+/// Bytes of a load.
+const LOAD_BYTES: usize = 16;
 
 /// Lowers a recurrence under a schedule.
 pub fn lower(recurrence: &RecurrenceProgram, schedule: &GpuRecurrenceSchedule) -> Kernel {
     let mut emitter = Emitter::new(recurrence, *schedule);
     let body = emitter.cta();
     emitter.program.body = body;
-    bound_kernel(emitter.program, &recurrence.args)
+    let arrived = emitter.arrived;
+    let mut kernel = bound_kernel(emitter.program, &recurrence.args);
+    kernel.bindings.extend(arrived.map(|buffer| {
+        let Buffer { dtype, elems, .. } = *kernel.program.buffer(buffer);
+        Binding::Zeros { dtype, elems }
+    }));
+    kernel
 }
 
 /// Shared memory of a CTA.
-struct SharedBuffers {
-    /// `[2, row, unit]`, all hidden units: before and after a step, double-buffered.
-    hidden: BufferId,
+pub(super) struct SharedBuffers {
+    /// `[2, row, unit]`, all hidden units: before and after a step, double-buffered. Of CTAs that exchange states in the grid
+    /// `[row, unit]`, before a step, and only if products take states from there.
+    pub hidden: Option<BufferId>,
+    /// `[item]`: the hidden state of CTAs that exchange states in the grid.
+    own_hidden: Option<BufferId>,
     /// `[row, unit]`, all hidden units: the hidden state times the reset gate.
-    reset_hidden: Option<BufferId>,
+    pub reset_hidden: Option<BufferId>,
     /// `[item]`: the update gate, if it is computed before the candidate.
     update: Option<BufferId>,
     /// `[item]`: the cell state of an LSTM.
     cell: Option<BufferId>,
-    /// `[part, row, gate, unit]`, own units.
-    accumulators: BufferId,
+    /// `[part, row, gate, unit]`, own units; neighbouring rows are
+    /// [`accumulators_of_row`](GpuRecurrenceSchedule::accumulators_of_row) apart.
+    pub accumulators: BufferId,
     /// `[k, gate, unit]`, own units.
-    weights: Option<BufferId>,
+    pub weights: Option<BufferId>,
+}
+
+/// Where the hidden states before a step are.
+#[derive(Clone, Copy)]
+pub(super) enum HiddenSource {
+    /// In shared memory.
+    Shared,
+    /// In an operand: the first step.
+    Initial(ArgId),
+    /// In the result `y` of the step at this place in time.
+    Step { time: ExprId, y: ArgId },
+    /// Nowhere: they are zeros.
+    Zeros,
 }
 
 /// One row and one own unit of a thread: what its cell needs. Their product is the number of items of a CTA.
@@ -53,25 +77,37 @@ struct Item {
     exists: ExprId,
 }
 
-struct Emitter<'a> {
-    recurrence: &'a RecurrenceProgram,
-    schedule: GpuRecurrenceSchedule,
+pub(super) struct Emitter<'a> {
+    pub recurrence: &'a RecurrenceProgram,
+    pub schedule: GpuRecurrenceSchedule,
     /// The type of states and accumulators.
-    ty: DType,
-    program: ThreadProgram,
-    shared: SharedBuffers,
-    thread: ExprId,
+    pub ty: DType,
+    pub program: ThreadProgram,
+    pub shared: SharedBuffers,
+    pub registers: Option<RegisterBuffers>,
+    /// The counters of grid barriers, one for each group of CTAs that share the hidden units.
+    arrived: Option<BufferId>,
+    pub thread: ExprId,
     direction: ExprId,
-    first_row: ExprId,
+    tile: ExprId,
+    pub first_row: ExprId,
     rank: ExprId,
 }
 
 impl<'a> Emitter<'a> {
     fn new(recurrence: &'a RecurrenceProgram, schedule: GpuRecurrenceSchedule) -> Self {
-        let mut program = ThreadProgram::new(&recurrence.name, schedule.ctas(recurrence));
-        let thread = program.set_cta(schedule.threads(), schedule.cluster);
+        let mut program = ThreadProgram::new(&recurrence.name, schedule.grid(recurrence));
+        let thread = program.set_cta(schedule.threads(), schedule.cluster());
         let ty = recurrence.compute_type();
         add_arguments(&mut program, &recurrence.args);
+        let in_grid = schedule.exchange == Exchange::Grid;
+        let arrived = in_grid.then(|| {
+            let (name, elems) = ("arrived".to_owned(), schedule.groups(recurrence));
+            program.add_buffer(Buffer { name, dtype: DType::I32, elems, scope: Scope::Updated })
+        });
+        if let Some(cta) = program.cta.as_mut().filter(|_| in_grid) {
+            cta.barrier_group = schedule.ctas;
+        }
         let cell = recurrence.spec.cell;
         let gates = cell.gates();
         let states = schedule.rows * recurrence.extents.hidden;
@@ -80,16 +116,24 @@ impl<'a> Emitter<'a> {
         let mut shared = |name: &str, dtype: DType, elems: usize| {
             program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope: Scope::Shared })
         };
+        let copies = if in_grid { 1 } else { 2 };
+        let has_states = !in_grid || schedule.shares_states();
         let weight_elems = schedule.shared_k * schedule.parts * gates * schedule.units;
+        let accumulator_elems =
+            schedule.parts * schedule.rows * schedule.accumulators_of_row(recurrence);
         let weight_type = recurrence.arg(RecurrenceProgram::R).dtype;
         let shared = SharedBuffers {
             weights: (weight_elems > 0).then(|| shared("weights", weight_type, weight_elems)),
-            hidden: shared("hidden", ty, 2 * states),
+            hidden: has_states.then(|| shared("hidden", ty, copies * states)),
+            own_hidden: in_grid.then(|| shared("own_hidden", ty, items)),
             reset_hidden: resets_operand.then(|| shared("reset_hidden", ty, states)),
             update: resets_operand.then(|| shared("update", ty, items)),
             cell: cell.has_cell_state().then(|| shared("cell", ty, items)),
-            accumulators: shared("accumulators", ty, schedule.parts * schedule.rows * gates * schedule.units),
+            accumulators: shared("accumulators", ty, accumulator_elems),
         };
+        let columns = schedule.columns(recurrence);
+        let blocks = schedule.part_k(recurrence) / MMA_BLOCK_K;
+        let registers = RegisterBuffers::add(&mut program, schedule.engine, columns, schedule.rows, blocks);
         let zero = program.exprs.index(0);
         let thread = program.exprs.var(thread);
         Self {
@@ -98,8 +142,11 @@ impl<'a> Emitter<'a> {
             ty,
             program,
             shared,
+            registers,
+            arrived,
             thread,
             direction: zero,
+            tile: zero,
             first_row: zero,
             rank: zero,
         }
@@ -110,30 +157,36 @@ impl<'a> Emitter<'a> {
         let tiles = extents.batch.div_ceil(self.schedule.rows);
         let mut body = Vec::new();
         let task = self.program.exprs.var(self.program.task);
-        let parts = self.program.exprs.unflatten(task, &[extents.directions, tiles, self.schedule.cluster]);
+        let parts = self.program.exprs.unflatten(task, &[extents.directions, tiles, self.schedule.ctas]);
         self.direction = self.bind(&mut body, "direction", parts[0], extents.directions);
-        let tile = self.bind(&mut body, "tile", parts[1], tiles);
-        self.rank = self.bind(&mut body, "rank", parts[2], self.schedule.cluster);
-        self.first_row = self.program.exprs.mul_const(tile, self.schedule.rows as i64);
+        self.tile = self.bind(&mut body, "tile", parts[1], tiles);
+        self.rank = self.bind(&mut body, "rank", parts[2], self.schedule.ctas);
+        self.first_row = self.program.exprs.mul_const(self.tile, self.schedule.rows as i64);
         body.extend(self.copy_weights());
+        body.extend(self.load_weights());
         body.extend(self.initial_states());
-        body.push(self.cluster_barrier());
-        body.push(self.steps());
+        match self.schedule.exchange {
+            Exchange::Cluster => {
+                body.push(self.cluster_barrier());
+                body.push(self.steps());
+            }
+            Exchange::Grid => body.extend(self.steps_in_grid()),
+        }
         body.extend(self.last_states());
         body
     }
 
     /// Binds an expression with values `0..extent`; a constant stays one.
-    fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
+    pub(super) fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
         bind_index(&mut self.program, body, name, value, extent)
     }
 
-    fn let_value(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId) -> ExprId {
+    pub(super) fn let_value(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId) -> ExprId {
         bind_value(&mut self.program, body, name, value)
     }
 
     /// Binds an offset below `extent` that is a multiple of the lanes of a thread.
-    fn bind_multiple(
+    pub(super) fn bind_multiple(
         &mut self,
         body: &mut Vec<Stmt>,
         name: &str,
@@ -151,11 +204,19 @@ impl<'a> Emitter<'a> {
     }
 
     fn cluster_barrier(&self) -> Stmt {
-        Stmt::Cta(if self.schedule.cluster > 1 { CtaStmt::ClusterBarrier } else { CtaStmt::Barrier })
+        Stmt::Cta(if self.schedule.cluster() > 1 { CtaStmt::ClusterBarrier } else { CtaStmt::Barrier })
+    }
+
+    /// A barrier of the CTAs that share the hidden units of some sequences in a direction.
+    fn grid_barrier(&mut self) -> Option<Stmt> {
+        let buffer = self.arrived?;
+        let tiles = self.schedule.groups(self.recurrence) / self.recurrence.extents.directions;
+        let offset = self.program.exprs.linear_index(&[self.direction, self.tile], &[tiles, 1]);
+        Some(Stmt::Cta(CtaStmt::GridBarrier { arrived: Location { buffer, offset } }))
     }
 
     /// A loop whose iterations the threads of the CTA share: `body` takes numbers below `count`.
-    fn shared_loop(
+    pub(super) fn shared_loop(
         &mut self,
         name: &str,
         count: usize,
@@ -169,49 +230,21 @@ impl<'a> Emitter<'a> {
         Stmt::For { var, start: self.thread, end, step: threads as i64, kind: LoopKind::Serial, body }
     }
 
-    /// Copies the weights of the own units for the first part of the K dimension to shared memory.
-    fn copy_weights(&mut self) -> Option<Stmt> {
-        let buffer = self.shared.weights?;
-        let GpuRecurrenceSchedule { units, lanes, parts, shared_k, .. } = self.schedule;
-        let gates = self.recurrence.spec.cell.gates();
-        let hidden = self.recurrence.extents.hidden;
-        let groups = units / lanes;
-        let shape = [shared_k * parts, gates, groups];
-        Some(self.shared_loop("vector", shape.iter().product(), |emitter, number| {
-            let index = emitter.program.exprs.unflatten(number, &shape);
-            let own = emitter.program.exprs.mul_const(index[2], lanes as i64);
-            let unit = emitter.unit(own);
-            let exprs = &mut emitter.program.exprs;
-            let line = exprs.linear_index(&index[..2], &[gates * units, units]);
-            let to = exprs.add2(line, own);
-            let from = emitter.weight_offset(index[0], index[1], unit);
-            let exprs = &mut emitter.program.exprs;
-            // Terms and units past the last one are not read.
-            let [all_k, all_units] = [hidden, hidden].map(|extent| exprs.index(extent as i64));
-            let exists = [exprs.lt(index[0], all_k), exprs.lt(unit, all_units)];
-            let exists = exprs.all(exists);
-            let mask = exprs.splat(exists, lanes);
-            let arg = emitter.buffer(RecurrenceProgram::R);
-            let value = emitter.program.exprs.load(arg, from, lanes, Some(mask));
-            vec![Stmt::Store { buffer, offset: to, value, mask: None }]
-        }))
-    }
-
     /// An own unit among all hidden units.
-    fn unit(&mut self, own: ExprId) -> ExprId {
+    pub(super) fn unit(&mut self, own: ExprId) -> ExprId {
         let first = self.program.exprs.mul_const(self.rank, self.schedule.units as i64);
         self.program.exprs.add2(first, own)
     }
 
     /// `[direction, k, gate, unit]` of the weights.
-    fn weight_offset(&mut self, k: ExprId, gate: ExprId, unit: ExprId) -> ExprId {
+    pub(super) fn weight_offset(&mut self, k: ExprId, gate: ExprId, unit: ExprId) -> ExprId {
         let hidden = self.recurrence.extents.hidden;
         let rows = self.recurrence.spec.cell.gates() * hidden;
         let index = [self.direction, k, gate, unit];
         self.program.exprs.linear_index(&index, &[hidden * rows, rows, hidden, 1])
     }
 
-    fn buffer(&self, arg: ArgId) -> BufferId {
+    pub(super) fn buffer(&self, arg: ArgId) -> BufferId {
         BufferId::new(arg.index())
     }
 
@@ -227,7 +260,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// `[direction, sequence, unit]`.
-    fn state_offset(&mut self, sequence: ExprId, unit: ExprId) -> ExprId {
+    pub(super) fn state_offset(&mut self, sequence: ExprId, unit: ExprId) -> ExprId {
         let extents = self.recurrence.extents;
         let strides = [extents.batch * extents.hidden, extents.hidden, 1];
         self.program.exprs.linear_index(&[self.direction, sequence, unit], &strides)
@@ -237,16 +270,27 @@ impl<'a> Emitter<'a> {
     /// sequence, which products read.
     fn initial_states(&mut self) -> Vec<Stmt> {
         let (rows, hidden) = (self.schedule.rows, self.recurrence.extents.hidden);
-        let buffer = self.shared.hidden;
-        let mut out = vec![self.shared_loop("state", rows * hidden, |emitter, number| {
-            let index = emitter.program.exprs.unflatten(number, &[rows, hidden]);
-            let value = emitter.initial(RecurrenceOperand::InitialHidden, index[0], index[1]);
-            let after = emitter.program.exprs.add_const(number, (rows * hidden) as i64);
-            let mut places = vec![(buffer, number), (buffer, after)];
-            places.extend(emitter.shared.reset_hidden.map(|buffer| (buffer, number)));
-            let store = |(buffer, offset)| Stmt::Store { buffer, offset, value, mask: None };
-            places.into_iter().map(store).collect()
-        })];
+        let is_doubled = self.schedule.exchange == Exchange::Cluster;
+        let mut out = Vec::new();
+        if let Some(buffer) = self.shared.hidden {
+            out.push(self.shared_loop("state", rows * hidden, |emitter, number| {
+                let index = emitter.program.exprs.unflatten(number, &[rows, hidden]);
+                let value = emitter.initial(RecurrenceOperand::InitialHidden, index[0], index[1]);
+                let mut places = vec![(buffer, number)];
+                if is_doubled {
+                    places.push((buffer, emitter.program.exprs.add_const(number, (rows * hidden) as i64)));
+                }
+                places.extend(emitter.shared.reset_hidden.map(|buffer| (buffer, number)));
+                let store = |(buffer, offset)| Stmt::Store { buffer, offset, value, mask: None };
+                places.into_iter().map(store).collect()
+            }));
+        }
+        if let Some(buffer) = self.shared.own_hidden {
+            out.extend(self.items(|emitter, item| {
+                let value = emitter.initial(RecurrenceOperand::InitialHidden, item.row, item.unit);
+                vec![Stmt::Store { buffer, offset: item.number, value, mask: None }]
+            }));
+        }
         if let Some(buffer) = self.shared.cell {
             out.extend(self.items(|emitter, item| {
                 let value = emitter.initial(RecurrenceOperand::InitialCell, item.row, item.unit);
@@ -298,7 +342,7 @@ impl<'a> Emitter<'a> {
         let row = self.bind(body, "row", index[0], most_rows);
         let own = self.bind(body, "own", index[1], units);
         let unit = self.unit(own);
-        let unit = self.bind(body, "unit", unit, self.schedule.cluster * units);
+        let unit = self.bind(body, "unit", unit, self.schedule.ctas * units);
         let exprs = &mut self.program.exprs;
         let sequence = exprs.add2(self.first_row, row);
         let sequence =
@@ -335,14 +379,82 @@ impl<'a> Emitter<'a> {
         let after = self.program.exprs.sub(whole, before);
         let after = self.bind_multiple(&mut body, "after", after, (states + 1, states));
         for pass in passes(self.recurrence.spec.cell) {
-            body.extend(self.pass(&pass, TimeStep { time: at, before, after }));
+            let step = TimeStep { time: at, before, after };
+            body.extend(self.pass(&pass, step, HiddenSource::Shared));
+            body.push(self.cluster_barrier());
         }
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(time as i64));
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
     }
 
+    /// The first step, and the loop over the others, which read in the result of all steps what the other CTAs have written.
+    fn steps_in_grid(&mut self) -> Vec<Stmt> {
+        let time = self.recurrence.extents.time;
+        let y = self.recurrence.y.expect("states are exchanged through the result of all steps");
+        let zero = self.program.exprs.index(0);
+        let mut out = Vec::new();
+        let initial = match self.recurrence.operand(RecurrenceOperand::InitialHidden) {
+            Some(_) if self.shared.hidden.is_some() => HiddenSource::Shared,
+            Some(arg) => HiddenSource::Initial(arg),
+            None => HiddenSource::Zeros,
+        };
+        if matches!(initial, HiddenSource::Shared) {
+            out.push(self.barrier());
+        }
+        let (var, step) = self.program.exprs.fresh_index("step", time);
+        let all = passes(self.recurrence.spec.cell);
+        let at = time_of(&mut self.program.exprs, self.recurrence, self.direction, zero);
+        let at = self.bind(&mut out, "time", at, time);
+        for pass in &all {
+            out.extend(self.pass(pass, TimeStep { time: at, before: zero, after: zero }, initial));
+        }
+        let mut body = Vec::new();
+        let at = time_of(&mut self.program.exprs, self.recurrence, self.direction, step);
+        let at = self.bind(&mut body, "time", at, time);
+        let last = self.program.exprs.add_const(step, -1);
+        let before = time_of(&mut self.program.exprs, self.recurrence, self.direction, last);
+        let before = self.bind(&mut body, "time_before", before, time);
+        for pass in &all {
+            let hidden = HiddenSource::Step { time: before, y };
+            body.extend(self.pass(pass, TimeStep { time: at, before: zero, after: zero }, hidden));
+        }
+        let (start, end) = (self.program.exprs.index(1), self.program.exprs.index(time as i64));
+        out.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body });
+        out
+    }
+
+    /// Copies the hidden states of all units after the step at this place in time to shared memory.
+    fn copy_states(&mut self, time: ExprId, y: ArgId) -> Option<Stmt> {
+        let buffer = self.shared.hidden?;
+        let (rows, extents) = (self.schedule.rows, self.recurrence.extents);
+        let dtype = self.recurrence.arg(y).dtype;
+        let lanes = [8, 4, 2].into_iter().find(|&lanes| {
+            extents.hidden.is_multiple_of(lanes) && lanes * dtype.size_bytes() <= LOAD_BYTES
+        });
+        let lanes = lanes.unwrap_or(1);
+        let shape = [rows, extents.hidden / lanes];
+        Some(self.shared_loop("vector", shape.iter().product(), |emitter, number| {
+            let index = emitter.program.exprs.unflatten(number, &shape);
+            let mut out = Vec::new();
+            let unit = emitter.program.exprs.mul_const(index[1], lanes as i64);
+            let sequence = emitter.program.exprs.add2(emitter.first_row, index[0]);
+            let count = emitter.program.exprs.index(extents.batch as i64);
+            let condition = emitter.program.exprs.lt(sequence, count);
+            let from = emitter.y_offset(time, sequence, unit);
+            let exprs = &mut emitter.program.exprs;
+            let var = exprs.declare_register("hidden", Type::vector(dtype, lanes));
+            let from = Location { buffer: BufferId::new(y.index()), offset: from };
+            out.push(Stmt::Cta(CtaStmt::LoadRelaxed { var, from }));
+            let value = exprs.var(var);
+            let value = exprs.cast(emitter.ty, value);
+            let offset = exprs.mul_const(number, lanes as i64);
+            out.push(Stmt::Store { buffer, offset, value, mask: None });
+            vec![Stmt::If { condition, then: out, otherwise: Vec::new() }]
+        }))
+    }
+
     /// Inputs of the items' gates are loaded before the product, whose loads they are in flight with.
-    fn pass(&mut self, pass: &Pass, step: TimeStep) -> Vec<Stmt> {
+    fn pass(&mut self, pass: &Pass, step: TimeStep, hidden: HiddenSource) -> Vec<Stmt> {
         let mut out = Vec::new();
         let mut items = Vec::new();
         for iteration in 0..self.iterations() {
@@ -354,13 +466,24 @@ impl<'a> Emitter<'a> {
             }
             items.push((item, inputs));
         }
-        out.extend(self.product(pass, step));
-        out.push(self.barrier());
+        if let HiddenSource::Step { time, y } = hidden {
+            out.extend(self.grid_barrier());
+            if let Some(copy) = self.copy_states(time, y) {
+                out.extend([copy, self.barrier()]);
+            }
+        }
+        let is_zero = matches!(hidden, HiddenSource::Zeros);
+        if !is_zero {
+            out.extend(match self.schedule.engine {
+                Engine::SharedWeights => self.shared_product(pass, step),
+                Engine::RegisterWeights | Engine::Mma(_) => self.register_product(hidden),
+            });
+            out.push(self.barrier());
+        }
         for (item, inputs) in items {
-            let then = self.cell(pass, step, item, &inputs);
+            let then = self.cell(pass, step, item, &inputs, is_zero);
             out.push(Stmt::If { condition: item.exists, then, otherwise: Vec::new() });
         }
-        out.push(self.cluster_barrier());
         out
     }
 
@@ -375,134 +498,25 @@ impl<'a> Emitter<'a> {
         self.load(RecurrenceProgram::X, offset, Some(item.exists))
     }
 
-    /// The thread's part of the accumulators: `lanes` units of all rows and gates over every `parts`-th index of the K dimension.
-    fn product(&mut self, pass: &Pass, step: TimeStep) -> Vec<Stmt> {
-        let GpuRecurrenceSchedule { units, lanes, parts, .. } = self.schedule;
-        let groups = units / lanes;
-        let mut out = Vec::new();
-        let exprs = &mut self.program.exprs;
-        let line = exprs.index(groups as i64);
-        let [part, group] = [exprs.floor_div(self.thread, line), exprs.floor_rem(self.thread, line)];
-        let most_parts = self.schedule.threads().div_ceil(groups);
-        let part = self.bind(&mut out, "part", part, most_parts);
-        let own = self.program.exprs.mul_const(group, lanes as i64);
-        let own = self.bind_multiple(&mut out, "first", own, (units, lanes));
-        let unit = self.unit(own);
-        let unit = self.bind_multiple(&mut out, "first_unit", unit, (self.schedule.cluster * units, lanes));
-        let exprs = &mut self.program.exprs;
-        let (all, count) = (exprs.index(self.recurrence.extents.hidden as i64), exprs.index(parts as i64));
-        let conditions = [exprs.lt(part, count), exprs.lt(unit, all)];
-        let condition = exprs.all(conditions);
-        let condition = simplify(exprs, condition);
-        let then = self.part_of_product(pass, step, (part, own, unit));
-        out.push(Stmt::If { condition, then, otherwise: Vec::new() });
-        out
-    }
-
-    fn part_of_product(
+    /// The cell of an item.
+    fn cell(
         &mut self,
         pass: &Pass,
         step: TimeStep,
-        (part, own, unit): (ExprId, ExprId, ExprId),
+        item: Item,
+        inputs: &[ExprId],
+        is_zero: bool,
     ) -> Vec<Stmt> {
-        let GpuRecurrenceSchedule { rows, units, lanes, shared_k, .. } = self.schedule;
-        let gates = self.recurrence.spec.cell.gates();
-        let part_k = self.schedule.part_k(self.recurrence);
-        let mut out = Vec::new();
-        let zero = self.program.exprs.zero(self.ty);
-        let zeros = self.program.exprs.splat(zero, lanes);
-        let mut accumulators: Vec<VarId> = Vec::new();
-        for _ in 0..rows * pass.gates.len() {
-            let register = self.program.exprs.declare_register("accumulator", Type::vector(self.ty, lanes));
-            out.push(Stmt::Register(register, zeros));
-            accumulators.push(register);
-        }
-        let at = AccumulatorsAt { pass, step, part, own, unit };
-        out.extend(self.accumulate((0, shared_k), true, &at, &accumulators));
-        out.extend(self.accumulate((shared_k, part_k), false, &at, &accumulators));
-        for (number, &register) in accumulators.iter().enumerate() {
-            let [row, gate] = [number / pass.gates.len(), pass.gates[number % pass.gates.len()]];
-            let exprs = &mut self.program.exprs;
-            let [row, gate] = [row, gate].map(|value| exprs.index(value as i64));
-            let strides = [rows * gates * units, gates * units, units, 1];
-            let offset = exprs.linear_index(&[part, row, gate, own], &strides);
-            let value = exprs.var(register);
-            out.push(Stmt::Store { buffer: self.shared.accumulators, offset, value, mask: None });
-        }
-        out
-    }
-
-    /// A loop over a range of the thread's part of the K dimension.
-    fn accumulate(
-        &mut self,
-        (first, last): (usize, usize),
-        is_shared: bool,
-        at: &AccumulatorsAt<'_>,
-        accumulators: &[VarId],
-    ) -> Option<Stmt> {
-        if first == last {
-            return None;
-        }
-        let GpuRecurrenceSchedule { rows, units, lanes, parts, .. } = self.schedule;
-        let hidden = self.recurrence.extents.hidden;
-        let gates = self.recurrence.spec.cell.gates();
-        let (var, own_k) = self.program.exprs.fresh_index("own_k", last);
-        let mut body = Vec::new();
-        let k = self.program.exprs.linear_index(&[own_k, at.part], &[parts, 1]);
-        let k = self.bind(&mut body, "k", k, last * parts);
-        let exists = (last * parts > hidden).then(|| {
-            let all = self.program.exprs.index(hidden as i64);
-            self.program.exprs.lt(k, all)
-        });
-        let mut weights = Vec::new();
-        for &gate in &at.pass.gates {
-            let gate_index = self.program.exprs.index(gate as i64);
-            let weight = match self.shared.weights.filter(|_| is_shared) {
-                Some(buffer) => {
-                    let strides = [gates * units, units, 1];
-                    let exprs = &mut self.program.exprs;
-                    let offset = exprs.linear_index(&[k, gate_index, at.own], &strides);
-                    exprs.load(buffer, offset, lanes, None)
-                }
-                None => {
-                    let offset = self.weight_offset(k, gate_index, at.unit);
-                    let mask = exists.map(|exists| self.program.exprs.splat(exists, lanes));
-                    self.program.exprs.load(self.buffer(RecurrenceProgram::R), offset, lanes, mask)
-                }
-            };
-            let weight = self.program.exprs.cast(self.ty, weight);
-            weights.push(self.let_value(&mut body, "weight", weight));
-        }
-        let (operand, base) = match self.shared.reset_hidden.filter(|_| at.pass.resets_operand) {
-            Some(buffer) => (buffer, self.program.exprs.index(0)),
-            None => (self.shared.hidden, at.step.before),
-        };
-        for row in 0..rows {
-            let exprs = &mut self.program.exprs;
-            let offset = exprs.add2(base, k);
-            let offset = exprs.add_const(offset, (row * hidden) as i64);
-            let factor = exprs.load(operand, offset, 1, exists);
-            let factor = self.let_value(&mut body, "factor", factor);
-            for (number, &weight) in weights.iter().enumerate() {
-                let register = accumulators[row * weights.len() + number];
-                let exprs = &mut self.program.exprs;
-                let acc = exprs.var(register);
-                let next = exprs.fma(factor, weight, acc);
-                body.push(Stmt::Assign(register, next));
-            }
-        }
-        let [start, end] = [first, last].map(|value| self.program.exprs.index(value as i64));
-        Some(Stmt::For { var, start, end, step: 1, kind: LoopKind::UnrollBy(K_IN_FLIGHT), body })
-    }
-
-    /// The cell of an item.
-    fn cell(&mut self, pass: &Pass, step: TimeStep, item: Item, inputs: &[ExprId]) -> Vec<Stmt> {
         let hidden_units = self.recurrence.extents.hidden;
         let mut body = Vec::new();
         let exprs = &mut self.program.exprs;
         let state = exprs.linear_index(&[item.row, item.unit], &[hidden_units, 1]);
         let before = exprs.add2(step.before, state);
-        let hidden = exprs.load(self.shared.hidden, before, 1, None);
+        let hidden = match (self.shared.own_hidden, self.shared.hidden) {
+            (Some(own), _) => exprs.load(own, item.number, 1, None),
+            (None, Some(all)) => exprs.load(all, before, 1, None),
+            (None, None) => unreachable!("hidden states are in shared memory"),
+        };
         let hidden = self.let_value(&mut body, "before", hidden);
         let cell = self.shared.cell.map(|buffer| {
             let cell = self.program.exprs.load(buffer, item.number, 1, None);
@@ -511,7 +525,10 @@ impl<'a> Emitter<'a> {
         let mut accumulators = Vec::new();
         let mut candidate_input = None;
         for (&gate, &input) in pass.gates.iter().zip(inputs) {
-            let product = self.sum_of_parts(&mut body, item, gate);
+            let product = match is_zero {
+                true => self.program.exprs.zero(self.ty),
+                false => self.sum_of_parts(&mut body, item, gate),
+            };
             let is_reset = self.recurrence.spec.cell == RnnCell::Gru { linear_before_reset: true };
             accumulators.push(if is_reset && gate == 2 {
                 candidate_input = Some(input);
@@ -565,12 +582,12 @@ impl<'a> Emitter<'a> {
     /// The accumulators of a gate over all parts, added up.
     fn sum_of_parts(&mut self, body: &mut Vec<Stmt>, item: Item, gate: usize) -> ExprId {
         let GpuRecurrenceSchedule { rows, units, parts, .. } = self.schedule;
-        let gates = self.recurrence.spec.cell.gates();
+        let of_row = self.schedule.accumulators_of_row(self.recurrence);
         let exprs = &mut self.program.exprs;
-        let line = exprs.linear_index(&[item.row, item.own], &[gates * units, 1]);
+        let line = exprs.linear_index(&[item.row, item.own], &[of_row, 1]);
         let mut values: Vec<ExprId> = (0..parts)
             .map(|part| {
-                let offset = exprs.add_const(line, ((part * rows * gates + gate) * units) as i64);
+                let offset = exprs.add_const(line, (part * rows * of_row + gate * units) as i64);
                 exprs.load(self.shared.accumulators, offset, 1, None)
             })
             .collect();
@@ -606,28 +623,41 @@ impl<'a> Emitter<'a> {
         if let Some((buffer, value)) = self.shared.cell.zip(next_cell) {
             out.push(Stmt::Store { buffer, offset: item.number, value, mask: None });
         }
-        let exprs = &mut self.program.exprs;
-        let state = exprs.linear_index(&[item.row, item.unit], &[extents.hidden, 1]);
-        let after = exprs.add2(step.after, state);
-        out.extend(self.store_to_all(self.shared.hidden, after, next));
+        match (self.shared.own_hidden, self.shared.hidden) {
+            (Some(buffer), _) => {
+                out.push(Stmt::Store { buffer, offset: item.number, value: next, mask: None });
+            }
+            (None, Some(buffer)) => {
+                let exprs = &mut self.program.exprs;
+                let state = exprs.linear_index(&[item.row, item.unit], &[extents.hidden, 1]);
+                let after = exprs.add2(step.after, state);
+                out.extend(self.store_to_all(buffer, after, next));
+            }
+            (None, None) => unreachable!("hidden states are in shared memory"),
+        }
         if let Some(y) = self.recurrence.y {
-            let line = extents.directions * extents.hidden;
-            let index = [step.time, item.sequence, self.direction, item.unit];
-            let strides = [extents.batch * line, line, extents.hidden, 1];
-            let offset = self.program.exprs.linear_index(&index, &strides);
+            let offset = self.y_offset(step.time, item.sequence, item.unit);
             out.push(self.store(y, offset, shown));
         }
         out
     }
 
+    /// `y[time, sequence, direction, unit]`.
+    pub(super) fn y_offset(&mut self, time: ExprId, sequence: ExprId, unit: ExprId) -> ExprId {
+        let extents = self.recurrence.extents;
+        let line = extents.directions * extents.hidden;
+        let strides = [extents.batch * line, line, extents.hidden, 1];
+        self.program.exprs.linear_index(&[time, sequence, self.direction, unit], &strides)
+    }
+
     /// Stores an element to the shared buffer of every CTA of the cluster.
     fn store_to_all(&mut self, buffer: BufferId, offset: ExprId, value: ExprId) -> Vec<Stmt> {
-        if self.schedule.cluster == 1 {
+        if self.schedule.ctas == 1 {
             return vec![Stmt::Store { buffer, offset, value, mask: None }];
         }
         let mut out = Vec::new();
         let value = self.let_value(&mut out, "state", value);
-        for rank in 0..self.schedule.cluster {
+        for rank in 0..self.schedule.ctas {
             let rank = self.program.exprs.index(rank as i64);
             out.push(Stmt::Cta(CtaStmt::StoreDsmem { to: Location { buffer, offset }, rank, value }));
         }
@@ -649,7 +679,11 @@ impl<'a> Emitter<'a> {
                 let exprs = &mut emitter.program.exprs;
                 let from = exprs.linear_index(&[item.row, item.unit], &[extents.hidden, 1]);
                 let from = exprs.add_const(from, base as i64);
-                let value = exprs.load(emitter.shared.hidden, from, 1, None);
+                let value = match (emitter.shared.own_hidden, emitter.shared.hidden) {
+                    (Some(own), _) => exprs.load(own, item.number, 1, None),
+                    (None, Some(all)) => exprs.load(all, from, 1, None),
+                    (None, None) => unreachable!("hidden states are in shared memory"),
+                };
                 out.push(emitter.store(arg, to, value));
             }
             if let Some((arg, buffer)) = last_cell.zip(emitter.shared.cell) {
@@ -659,15 +693,4 @@ impl<'a> Emitter<'a> {
             out
         })
     }
-}
-
-/// Which accumulators a thread adds to.
-struct AccumulatorsAt<'a> {
-    pass: &'a Pass,
-    step: TimeStep,
-    /// The thread's part of the K dimension.
-    part: ExprId,
-    /// Its first own unit, and the same among all hidden units.
-    own: ExprId,
-    unit: ExprId,
 }

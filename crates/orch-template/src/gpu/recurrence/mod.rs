@@ -11,10 +11,12 @@
 //! gate comes before the product has two such passes in a step.
 
 mod lower;
+mod register_weights;
 mod schedule;
+mod shared_weights;
 
 pub use lower::lower;
-pub use schedule::{GpuRecurrenceSchedule, schedules};
+pub use schedule::{Engine, Exchange, GpuRecurrenceSchedule, schedules};
 
 use crate::Design;
 use orch_compute::recurrence::RecurrenceProgram;

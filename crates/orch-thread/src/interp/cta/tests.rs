@@ -65,6 +65,42 @@ fn threads_of_a_warp_exchange_values_behind_its_barrier() {
     }
 }
 
+/// Four CTAs in two barrier groups, each of which reads what the other CTA of its group has written.
+#[test]
+fn ctas_of_a_barrier_group_read_each_others_outputs() {
+    const HEADER: &str = "program k, 4 tasks task: i64 [0..=3]\n  cta 32 threads thread: i64 [0..=31], clusters of 1, \
+                          barrier groups of 2\n  output y: f32[128]\n  output z: f32[128]\n  updated arrived: i32[2]\n";
+    let run = |body: &str, counters: [i32; 2]| {
+        let counters = BufferData::from_tensor(&Tensor::from_vec([2], counters.to_vec()));
+        let [y, z] = [0, 1].map(|_| BufferData::zeros(DType::F32, 128));
+        let mut buffers = [y, z, counters];
+        run(HEADER, body, &mut buffers)
+            .map(|()| [1, 2].map(|at| buffers[at].to_tensor([buffers[at].elems()]).unwrap().to_f64()))
+    };
+    let write = "  y[((task * 32) + thread)] = f32(task)\n";
+    let meet = "  grid_barrier arrived[(task // 2)]\n";
+    let other = "((((task // 2) * 64) + ((1 - (task % 2)) * 32)) + thread)";
+    let read = format!("  load_relaxed v: f32 = y[{other}]\n  z[((task * 32) + thread)] = v\n");
+    let flipped = f64::from(i32::MIN);
+    let expected: Vec<f64> = [1, 0, 3, 2].iter().flat_map(|&task| [f64::from(task); 32]).collect();
+    let once = format!("{write}{meet}{read}");
+    assert_eq!(run(&once, [0, 0]).unwrap(), [expected.clone(), vec![flipped; 2]]);
+    // A run may start from what the last one has left, and meet again.
+    let twice = format!("{write}{meet}{read}{meet}");
+    assert_eq!(run(&twice, [i32::MIN, 0]).unwrap(), [expected, vec![flipped, 0.0]]);
+    for (body, counters, problem) in [
+        (format!("{write}{read}"), [0, 0], "also accessed by"),
+        (format!("{write}  barrier\n{read}"), [0, 0], "also accessed by"),
+        (format!("{meet}{read}"), [0, 0], "read before it is written"),
+        (once, [0, 7], "counter of a grid barrier"),
+        (format!("  if (thread < 16) {{\n{meet}  }}\n"), [0, 0], "grid barrier"),
+        ("  grid_barrier arrived[task]\n".to_owned(), [0, 0], "same for all"),
+    ] {
+        let error = run(&body, counters).unwrap_err();
+        assert!(error.to_string().contains(problem), "{body}: {error}");
+    }
+}
+
 #[test]
 fn ctas_of_a_cluster_load_from_each_other() {
     let body = format!(

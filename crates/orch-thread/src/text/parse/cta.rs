@@ -27,6 +27,7 @@ impl Parser {
             "cp_async_commit" => CtaStmt::CpAsyncCommit,
             "cp_async_wait" => CtaStmt::CpAsyncWait(self.lexer.count()?),
             "compute_first" => CtaStmt::ComputeFirst(self.expr()?),
+            "grid_barrier" => CtaStmt::GridBarrier { arrived: self.location()? },
             "shuffle" => {
                 let (var, value) = self.binding()?;
                 self.lexer.expect(",")?;
@@ -47,6 +48,11 @@ impl Parser {
                 let from = self.location()?;
                 self.lexer.expect(",")?;
                 CtaStmt::LoadDsmem { var, from, rank: self.expr()? }
+            }
+            "load_relaxed" => {
+                let var = self.declaration()?;
+                self.lexer.expect("=")?;
+                CtaStmt::LoadRelaxed { var, from: self.location()? }
             }
             "store_dsmem" => {
                 let to = self.location()?;

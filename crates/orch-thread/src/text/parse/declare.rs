@@ -131,7 +131,7 @@ impl Parser {
         Ok(counts)
     }
 
-    /// `128 threads thread: i64 [0..=127], clusters of 1`, and perhaps `, loads ahead`.
+    /// `128 threads thread: i64 [0..=127], clusters of 1`, and perhaps `, barrier groups of 16` and `, loads ahead`.
     fn cta_declaration(&mut self) -> Parsed<()> {
         let threads = self.lexer.count()?;
         self.lexer.expect("threads")?;
@@ -140,12 +140,19 @@ impl Parser {
             self.lexer.expect(word)?;
         }
         let cluster = self.lexer.count()?;
-        let loads_ahead = self.lexer.accept(",");
-        if loads_ahead {
-            self.lexer.expect("loads")?;
-            self.lexer.expect("ahead")?;
+        let mut cta = Cta { threads, thread, cluster, barrier_group: 1, loads_ahead: false };
+        while self.lexer.accept(",") {
+            if self.lexer.accept("barrier") {
+                self.lexer.expect("groups")?;
+                self.lexer.expect("of")?;
+                cta.barrier_group = self.lexer.count()?;
+            } else {
+                self.lexer.expect("loads")?;
+                self.lexer.expect("ahead")?;
+                cta.loads_ahead = true;
+            }
         }
-        self.program.cta = Some(Cta { threads, thread, cluster, loads_ahead });
+        self.program.cta = Some(cta);
         Ok(())
     }
     /// `name: type [low..=high, multiple n]`: declares the variable, or finds it if it was declared so before.

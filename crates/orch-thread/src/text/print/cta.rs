@@ -35,6 +35,10 @@ impl Printer<'_> {
                 let rank = self.expr(*rank, depth);
                 format!("load_dsmem {} = {from}, {rank}", self.declaration(*var))
             }
+            (CtaStmt::GridBarrier { .. }, [arrived]) => format!("grid_barrier {arrived}"),
+            (CtaStmt::LoadRelaxed { var, .. }, [from]) => {
+                format!("load_relaxed {} = {from}", self.declaration(*var))
+            }
             (CtaStmt::StoreDsmem { rank, value, .. }, [to]) => {
                 format!("store_dsmem {to}, {} = {}", self.expr(*rank, depth), self.expr(*value, depth))
             }

@@ -13,6 +13,7 @@ use orch_runtime::cuda::{
     Program, Source, TimeOptions,
 };
 use orch_runtime::program::Base;
+use orch_thread::kernel::Binding;
 use std::collections::BTreeMap;
 
 impl Cuda {
@@ -150,6 +151,11 @@ fn place_buffers(program: &mut Program, chains: &[Vec<KernelDesign>]) -> Vec<u8>
                     offset
                 });
                 (buffer.base, buffer.offset_bytes) = (Base::Arena, *offset);
+            } else if let Binding::Zeros { .. } = kernel.design.kernel.bindings[at] {
+                // Kernels find there what their last run has left, which are zeros or do as well.
+                (buffer.base, buffer.offset_bytes) = (Base::Arena, end);
+                end += buffer.len_bytes.next_multiple_of(ALIGN);
+                has_zeros = true;
             } else if buffer.base == Base::Constant(0) && is_noise && is_float {
                 (buffer.base, buffer.offset_bytes) = (Base::Input(0), first + buffer.offset_bytes);
             } else if buffer.base == Base::Constant(0) {
