@@ -214,7 +214,7 @@ impl Case {
                     let source = value(block.arg(packed.arg).tensor).expect("constants have values");
                     BufferData { dtype: packed.dtype, bytes: packed.pack(&source) }
                 }
-                Binding::Zeros { dtype, elems } => BufferData::zeros(*dtype, *elems),
+                Binding::Own { dtype, elems, .. } => BufferData::zeros(*dtype, *elems),
             };
             buffers.push(buffer);
         }

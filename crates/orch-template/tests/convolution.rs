@@ -195,7 +195,7 @@ impl Case {
                 let data = BufferData { dtype: packed.dtype, bytes: packed.pack(source) };
                 Some((packed.dtype, data.to_tensor([data.elems()]).unwrap().to_f64()))
             }
-            Binding::Zeros { .. } => panic!("convolutions need no zeros"),
+            Binding::Own { .. } => panic!("convolutions have no memory of their own"),
         };
         let buffers: Vec<_> = conv.bindings.iter().map(buffer).collect();
         let read = |buffer: usize, place: usize| {

@@ -114,7 +114,7 @@ impl Case {
                 let data = BufferData { dtype: packed.dtype, bytes: packed.pack(&source) };
                 Some((packed.dtype, data.to_tensor([data.elems()]).unwrap().to_f64()))
             }
-            Binding::Zeros { .. } => panic!("products need no zeros"),
+            Binding::Own { .. } => panic!("products have no memory of their own"),
         };
         let buffers: Vec<_> = product.bindings.iter().map(buffer).collect();
         let read = |buffer: usize, dtype: DType, place: usize| {

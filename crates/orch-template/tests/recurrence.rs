@@ -204,7 +204,7 @@ fn run(
                 let source = value(program.arg(packed.arg).tensor);
                 BufferData { dtype: packed.dtype, bytes: packed.pack(source) }
             }
-            Binding::Zeros { dtype, elems } => BufferData::zeros(*dtype, *elems),
+            Binding::Own { dtype, elems, .. } => BufferData::zeros(*dtype, *elems),
         })
         .collect();
     let report = interpret(&kernel.program, &mut buffers, &ExecOptions::default())

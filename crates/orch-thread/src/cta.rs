@@ -4,7 +4,8 @@
 //! [`Cta::thread`] to its number and has variables and scratch of its own, and all threads of the CTA share its
 //! [`Scope::Shared`](crate::Scope) buffers. `cluster` consecutive CTAs run at the same time and may read and write each
 //! other's shared buffers ([`CtaStmt::LoadDsmem`], [`CtaStmt::StoreDsmem`]). What one thread writes to a shared buffer another may read
-//! after a barrier. `barrier_group` consecutive CTAs may read each other's outputs after a [`CtaStmt::GridBarrier`]. On a CPU there is no CTA: one worker runs a task alone.
+//! after a barrier. `barrier_group` consecutive CTAs may read what others have written to updated buffers after a
+//! [`CtaStmt::GridBarrier`]. On a CPU there is no CTA: one worker runs a task alone.
 //!
 //! ```text
 //!   cta 128 threads thread: i64 [0..=127], clusters of 1
@@ -171,18 +172,18 @@ pub enum CtaStmt {
     /// no other memory access.
     ClusterWait,
     /// `atom.add.release.gpu` and, in a loop, `ld.acquire.gpu`, between two `bar.sync`: waits for all threads of the CTAs of the
-    /// [barrier group](Cta::barrier_group), and orders their accesses to outputs.
+    /// [barrier group](Cta::barrier_group), and orders their accesses to global memory.
     GridBarrier {
         /// The counter of CTAs that have arrived, one of an [updated](crate::Scope::Updated) buffer of i32 that nothing else accesses:
         /// 0 when the kernel starts. Its sign changes whenever all have arrived, and its other bits are 0 then.
         arrived: Location,
     },
-    /// `ld.relaxed.gpu`: declares a register and loads it from an output, which another CTA of the barrier group may have written
-    /// before the last grid barrier. Each element has been written.
+    /// `ld.relaxed.gpu`: declares a register and loads it from an [updated](crate::Scope::Updated) buffer, whose elements other CTAs of
+    /// the barrier group may have written before the last grid barrier. Each element has been written.
     LoadRelaxed {
         /// The declared variable; its type says how many elements are loaded.
         var: VarId,
-        /// The location in the output.
+        /// The location.
         from: Location,
     },
     /// `bar.sync`, behind which the [`ReusedShared`](crate::Scope::ReusedShared) buffers own the shared memory of the CTA. Once in a

@@ -20,12 +20,14 @@ pub enum Binding {
     Arg(ArgId),
     /// A constant argument laid out anew at compile time.
     Packed(PackedConstant),
-    /// Memory of the kernel alone, with zeros when it starts and, if it was not written since, what its last run has left.
-    Zeros {
+    /// Memory of the kernel alone.
+    Own {
         /// The element type.
         dtype: DType,
         /// The number of elements.
         elems: usize,
+        /// Whether it must have zeros when the kernel starts, or what the kernel's last run has left.
+        is_zeroed: bool,
     },
 }
 

@@ -74,7 +74,7 @@ pub fn outputs(
 fn tensors(kernel: &Kernel) -> Vec<usize> {
     let tensor = |binding: &Binding| match binding {
         Binding::Arg(id) => id.index(),
-        Binding::Packed(_) | Binding::Zeros { .. } => panic!("nothing is constant here"),
+        Binding::Packed(_) | Binding::Own { .. } => panic!("nothing is constant here"),
     };
     kernel.bindings.iter().map(tensor).collect()
 }

@@ -289,7 +289,7 @@ pub fn run_kernel(
                 let source = values[packed.arg.index()].as_ref().expect("constants have values");
                 BufferData { dtype: packed.dtype, bytes: packed.pack(source) }
             }
-            Binding::Zeros { dtype, elems } => BufferData::zeros(*dtype, *elems),
+            Binding::Own { dtype, elems, .. } => BufferData::zeros(*dtype, *elems),
         })
         .collect();
     let report = interpret(&kernel.program, &mut buffers, &ExecOptions::default())

@@ -62,8 +62,8 @@ pub(crate) struct Memory<'a> {
     data: Vec<BufferData>,
     /// Per element of a written or scratch buffer: 0, or 1 + the worker that wrote it.
     writer: Vec<Vec<u32>>,
-    /// Per element of an output of CTAs that meet at grid barriers: the time of the last write.
-    written_at: Vec<Vec<u32>>,
+    /// Per element of an updated buffer of CTAs that meet at grid barriers: the times of the last write and the last read.
+    exchanged: Vec<Vec<[u32; 2]>>,
     /// Per element of a written buffer: 0, or 1 + the worker that read it.
     reader: Vec<Vec<u32>>,
     /// Per element of a shared buffer: the last write and the last read.
@@ -146,7 +146,9 @@ impl<'a> Memory<'a> {
             program.buffers.iter().map(|b| vec![0; elems(b)]).collect()
         };
         let meets = program.cta.as_ref().is_some_and(|cta| cta.barrier_group > 1);
-        let written_at = table(&|scope| meets && scope == Scope::Output);
+        let exchanged = (program.buffers.iter())
+            .map(|b| vec![[0; 2]; if meets && b.scope == Scope::Updated { b.elems } else { 0 }])
+            .collect();
         let writer = table(&|scope| scope.is_written() || scope == Scope::Scratch);
         let reader = table(&|scope| scope.is_written());
         let shared = (program.buffers.iter())
@@ -156,7 +158,7 @@ impl<'a> Memory<'a> {
             program,
             data,
             writer,
-            written_at,
+            exchanged,
             reader,
             shared,
             in_flight: FxHashMap::default(),
@@ -221,12 +223,13 @@ impl<'a> Memory<'a> {
         let me = self.worker + 1;
         match self.writer[id.index()][index] {
             0 => return Err(self.error_at(id, index, AccessProblem::Uninitialised)),
-            writer if writer != me && self.written_at[id.index()][index] >= self.cluster_time => {
+            writer if writer != me && self.exchanged[id.index()][index][0] >= self.cluster_time => {
                 return Err(self.race(id, index, writer - 1));
             }
             _ => {}
         }
         self.reader[id.index()][index] = me;
+        self.exchanged[id.index()][index][1] = self.now;
         Ok(self.data[id.index()].get(index))
     }
 
@@ -458,8 +461,11 @@ impl<'a> Memory<'a> {
                 return Err(self.error_at(id, index, AccessProblem::StoreToInput));
             }
             Scope::Output | Scope::Updated => {
-                for other in [self.writer[id.index()][index], self.reader[id.index()][index]] {
-                    if other != 0 && other != me {
+                // Accesses before the last grid barrier are ordered.
+                let times = self.exchanged[id.index()].get(index).copied().unwrap_or([u32::MAX; 2]);
+                let others = [self.writer[id.index()][index], self.reader[id.index()][index]];
+                for (other, time) in others.into_iter().zip(times) {
+                    if other != 0 && other != me && time >= self.cluster_time {
                         return Err(self.race(id, index, other - 1));
                     }
                 }
@@ -472,8 +478,8 @@ impl<'a> Memory<'a> {
             Scope::Scratch => {}
         }
         self.writer[id.index()][index] = me;
-        if let Some(time) = self.written_at[id.index()].get_mut(index) {
-            *time = self.now;
+        if let Some(times) = self.exchanged[id.index()].get_mut(index) {
+            times[0] = self.now;
         }
         self.data[id.index()].set(index, value);
         Ok(())

@@ -70,11 +70,11 @@ impl Checker<'_> {
             }
             CtaStmt::LoadRelaxed { var, from } => {
                 let is_right = self.has_barrier_groups()
-                    && scope_of(from) == Scope::Output
+                    && scope_of(from) == Scope::Updated
                     && dtype_of(from).size_bytes() >= 2
                     && self.program.var_type(*var).dtype == dtype_of(from);
                 (!is_right)
-                    .then_some("barrier groups, and an output of the variable's type, of 2 bytes or more, are expected")
+                    .then_some("barrier groups, and an updated buffer of the variable's type, of 2 bytes or more, are expected")
             }
             CtaStmt::StoreDsmem { to, value, .. } => {
                 let given = self.program.exprs.dtype(*value);

@@ -26,7 +26,7 @@ pub fn proved_parts(
                     let name = graph.name(orch_mugraph::TensorId(arg.index() as u32));
                     Some(PartArgument { name, memory: slot.memory })
                 }
-                Binding::Packed(_) | Binding::Zeros { .. } => None,
+                Binding::Packed(_) | Binding::Own { .. } => None,
             };
             let arguments = bindings.iter().zip(&steps[step].slots).map(argument).collect::<Option<_>>()?;
             let info = &kernels[kernel];

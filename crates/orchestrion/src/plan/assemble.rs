@@ -3,8 +3,8 @@
 //! Tensors that are graph outputs are written in place; every other stored tensor gets a range of the arena for as
 //! long as it lives, or that of a tensor which it is a new value of. Tensors live as long as the groups of columns that use them, so that
 //! columns of a group share no memory that one of them writes. Outputs that are updated in place are first copies of their inputs, unless the caller gives both one memory.
-//! Outputs that no kernel writes (an input, a constant, a second name) are copied at the end. Memory that a kernel expects to be zeros
-//! is its own throughout a run, and a copy of constant zeros comes before the kernel.
+//! Outputs that no kernel writes (an input, a constant, a second name) are copied at the end. Memory of a kernel alone that it expects to be
+//! zeros is its own throughout a run, and a copy of constant zeros comes before the kernel.
 
 use super::explain;
 use super::implementation::{ColumnBody, Implementation, PlannedColumn};
@@ -59,7 +59,7 @@ pub fn assemble(
         constants: Vec::new(),
         known_constants: HashMap::new(),
         prepared: prepare(graph, storage, implementation, options)?,
-        zeroed: BTreeMap::new(),
+        own: BTreeMap::new(),
         zeros: BTreeMap::new(),
     };
     for UpdatedTensor { ports, output, .. } in &implementation.updates {
@@ -73,7 +73,7 @@ pub fn assemble(
     }
     let mut step_of_column = Vec::with_capacity(columns.len());
     for (number, column) in columns.iter().enumerate() {
-        steps.extend(assembler.clear(number, column, &implementation.kernels));
+        steps.extend(assembler.clears(number, column, &implementation.kernels));
         step_of_column.push(steps.len());
         steps.push(assembler.step(number, column, &implementation.kernels)?);
     }
@@ -121,7 +121,7 @@ fn prepare(
             let form = match binding {
                 Binding::Arg(arg) => (args[arg.index()], None),
                 Binding::Packed(packed) => (args[packed.arg.index()], Some(packed.clone())),
-                Binding::Zeros { .. } => continue,
+                Binding::Own { .. } => continue,
             };
             let is_constant = form.0.index() < graph.tensors().len() && graph.constant(form.0).is_some();
             if is_constant && known.insert(form.clone()) {
@@ -146,25 +146,43 @@ struct Assembler<'a> {
     constants: Vec<Bytes>,
     known_constants: HashMap<ConstantForm, usize>,
     prepared: HashMap<ConstantForm, Bytes>,
-    /// The memory that is zeroed before a column's kernel: its offset in the arena.
-    zeroed: BTreeMap<usize, usize>,
+    /// Memory of kernels alone: its offset in the arena by column and binding.
+    own: BTreeMap<(usize, usize), usize>,
     /// Constants of zeros, by their bytes.
     zeros: BTreeMap<usize, usize>,
 }
 
-/// What a kernel expects to be zeros when it starts, as a tensor that is nowhere yet.
-fn zeroed_slot(column: &PlannedColumn, kernels: &[KernelDesign]) -> Option<Slot> {
-    let ColumnBody::Kernel { kernel, .. } = column.body else { return None };
-    kernels[kernel].design.kernel.bindings.iter().find_map(|binding| match binding {
-        &Binding::Zeros { dtype, elems } => Some(Slot {
+/// Memory of a kernel alone.
+struct OwnMemory {
+    /// The number of its binding.
+    binding: usize,
+    /// The memory, which is nowhere yet.
+    slot: Slot,
+    is_zeroed: bool,
+}
+
+impl OwnMemory {
+    /// That of a column's kernel.
+    fn of<'a>(column: &PlannedColumn, kernels: &'a [KernelDesign]) -> impl Iterator<Item = Self> + 'a {
+        let kernel = match column.body {
+            ColumnBody::Kernel { kernel, .. } => Some(&kernels[kernel]),
+            ColumnBody::Host => None,
+        };
+        let bindings = kernel.into_iter().flat_map(|kernel| kernel.design.kernel.bindings.iter().enumerate());
+        bindings.filter_map(|(number, binding)| Self::at(number, binding))
+    }
+
+    fn at(number: usize, binding: &Binding) -> Option<Self> {
+        let &Binding::Own { dtype, elems, is_zeroed } = binding else { return None };
+        let slot = Slot {
             memory: SlotMemory::Arena(0),
             bytes: elems * dtype.size_bytes(),
             written: true,
             dtype: dtype.name().to_owned(),
             shape: vec![elems],
-        }),
-        Binding::Arg(_) | Binding::Packed(_) => None,
-    })
+        };
+        Some(Self { binding: number, slot, is_zeroed })
+    }
 }
 
 impl Assembler<'_> {
@@ -202,14 +220,16 @@ impl Assembler<'_> {
             }
         }
         let mut buffers: Vec<Buffer> = stored.iter().map(|(_, buffer)| *buffer).collect();
-        // No other tensor has their memory, so that a kernel may also be run alone, again and again.
-        let last_use = columns().map(|(group, _)| group as u32).max().unwrap_or(0);
-        let mut zeroed = Vec::new();
-        for (number, column) in implementation.columns.iter().enumerate() {
-            if let Some(Slot { bytes, .. }) = zeroed_slot(column, &implementation.kernels) {
-                let (bytes, alignment) = (bytes as u64, ALIGN_BYTES as u64);
-                buffers.push(Buffer { bytes, alignment, first_use: 0, last_use });
-                zeroed.push(number);
+        // No other tensor has the memory of zeros, so that a kernel may also be run alone, again and again.
+        let last_group = columns().map(|(group, _)| group as u32).max().unwrap_or(0);
+        let mut own = Vec::new();
+        for (number, (group, column)) in columns().enumerate() {
+            for OwnMemory { binding, slot, is_zeroed } in OwnMemory::of(column, &implementation.kernels) {
+                let group = group as u32;
+                let (first_use, last_use) = if is_zeroed { (0, last_group) } else { (group, group) };
+                let (bytes, alignment) = (slot.bytes as u64, ALIGN_BYTES as u64);
+                buffers.push(Buffer { bytes, alignment, first_use, last_use });
+                own.push((number, binding));
             }
         }
         let view = |pair: &InPlace| {
@@ -222,7 +242,7 @@ impl Assembler<'_> {
             self.memory_of.insert(*tensor, SlotMemory::Arena(offset as usize));
         }
         let offsets = plan.offsets[stored.len()..].iter().map(|&offset| offset as usize);
-        self.zeroed = zeroed.into_iter().zip(offsets).collect();
+        self.own = own.into_iter().zip(offsets).collect();
         Ok(plan)
     }
 
@@ -256,27 +276,20 @@ impl Assembler<'_> {
         stated.or_else(|| self.known.get(&tensor))
     }
 
-    /// The memory that a column's kernel expects to be zeros.
-    fn zeroed(&self, number: usize, column: &PlannedColumn, kernels: &[KernelDesign]) -> Option<Slot> {
-        let offset = *self.zeroed.get(&number)?;
-        zeroed_slot(column, kernels).map(|slot| Slot { memory: SlotMemory::Arena(offset), ..slot })
-    }
-
-    /// The copy of zeros to what a column's kernel expects to be zeros.
-    fn clear(
-        &mut self,
-        number: usize,
-        column: &PlannedColumn,
-        kernels: &[KernelDesign],
-    ) -> Option<StepInfo> {
-        let to = self.zeroed(number, column, kernels)?;
-        let constant = *self.zeros.entry(to.bytes).or_insert_with(|| {
-            self.constants.push(Bytes::from(vec![0; to.bytes]));
-            self.constants.len() - 1
-        });
-        let from = Slot { memory: SlotMemory::Constant(constant), written: false, ..to.clone() };
-        let ColumnBody::Kernel { kernel, .. } = column.body else { return None };
-        Some(copy_step(format!("clear_{}", kernels[kernel].name), [from, to]))
+    /// The copies of zeros to what a column's kernel expects to be zeros.
+    fn clears(&mut self, number: usize, column: &PlannedColumn, kernels: &[KernelDesign]) -> Vec<StepInfo> {
+        let ColumnBody::Kernel { kernel, .. } = column.body else { return Vec::new() };
+        let mut copies = Vec::new();
+        for OwnMemory { binding, slot, .. } in OwnMemory::of(column, kernels).filter(|own| own.is_zeroed) {
+            let constant = *self.zeros.entry(slot.bytes).or_insert_with(|| {
+                self.constants.push(Bytes::from(vec![0; slot.bytes]));
+                self.constants.len() - 1
+            });
+            let from = Slot { memory: SlotMemory::Constant(constant), written: false, ..slot.clone() };
+            let to = Slot { memory: SlotMemory::Arena(self.own[&(number, binding)]), ..slot };
+            copies.push(copy_step(format!("clear_{}", kernels[kernel].name), [from, to]));
+        }
+        copies
     }
 
     fn step(
@@ -288,8 +301,7 @@ impl Assembler<'_> {
         let (name, action, slots) = match &column.body {
             ColumnBody::Kernel { kernel, args } => {
                 let design = &kernels[*kernel];
-                let zeroed = self.zeroed(number, column, kernels);
-                let slots = self.kernel_slots(design, args, &column.outputs, zeroed)?;
+                let slots = self.kernel_slots(number, design, args, &column.outputs)?;
                 (design.name.clone(), ActionInfo::Kernel(*kernel), slots)
             }
             ColumnBody::Host => self.host_step(column)?,
@@ -327,13 +339,13 @@ impl Assembler<'_> {
 
     fn kernel_slots(
         &mut self,
+        number: usize,
         design: &KernelDesign,
         args: &[TensorId],
         outputs: &[TensorId],
-        zeroed: Option<Slot>,
     ) -> Result<Vec<Slot>, Error> {
         let mut slots = Vec::with_capacity(design.design.kernel.bindings.len());
-        for binding in &design.design.kernel.bindings {
+        for (at, binding) in design.design.kernel.bindings.iter().enumerate() {
             slots.push(match binding {
                 Binding::Arg(arg) => {
                     let tensor = args[arg.index()];
@@ -350,9 +362,11 @@ impl Assembler<'_> {
                         shape: vec![packed.elems()],
                     }
                 }
-                Binding::Zeros { .. } => {
-                    let missing = || Error::internal(format!("{} has no memory of zeros", design.name));
-                    zeroed.clone().ok_or_else(missing)?
+                Binding::Own { .. } => {
+                    let missing = || Error::internal(format!("{} has no memory of its own", design.name));
+                    let OwnMemory { slot, .. } = OwnMemory::at(at, binding).ok_or_else(missing)?;
+                    let offset = *self.own.get(&(number, at)).ok_or_else(missing)?;
+                    Slot { memory: SlotMemory::Arena(offset), ..slot }
                 }
             });
         }

@@ -44,7 +44,7 @@ impl SubstituteKernel {
                     SubstituteTensor::Inner(number) => Some((at, *number)),
                     SubstituteTensor::Graph(_) => None,
                 },
-                Binding::Packed(_) | Binding::Zeros { .. } => None,
+                Binding::Packed(_) | Binding::Own { .. } => None,
             };
             design.kernel.bindings.iter().enumerate().filter_map(number).collect()
         };

@@ -93,7 +93,7 @@ fn constants(implementation: &Implementation) -> Vec<BTreeSet<BufferId>> {
         let is_constant = |binding: &Binding| match binding {
             Binding::Arg(arg) => args().all(|args| !written.contains(&args[arg.index()])),
             Binding::Packed(_) => true,
-            Binding::Zeros { .. } => false,
+            Binding::Own { .. } => false,
         };
         let constant = bindings.filter(|(_, binding)| is_constant(binding));
         constant.map(|(number, _)| BufferId::new(number)).collect()

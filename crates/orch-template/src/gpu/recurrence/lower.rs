@@ -8,26 +8,40 @@ use crate::recurrence::steps::{Pass, StatesAfter, TimeStep, passes, states_after
 use orch_compute::expr::{ArgId, BufferId, ExprId, Type};
 use orch_compute::recurrence::RecurrenceProgram;
 use orch_compute::simplify::simplify;
-use orch_ir::{DType, RecurrenceOperand, RnnCell};
+use orch_ir::{DType, RecurrenceExtents, RecurrenceOperand, RnnCell};
 use orch_thread::cta::{CtaStmt, Location};
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 
 /// Bytes of a load.
 const LOAD_BYTES: usize = 16;
+/// Loads of a thread that are in flight together.
+const LOADS_IN_FLIGHT: usize = 8;
 
 /// Lowers a recurrence under a schedule.
 pub fn lower(recurrence: &RecurrenceProgram, schedule: &GpuRecurrenceSchedule) -> Kernel {
     let mut emitter = Emitter::new(recurrence, *schedule);
     let body = emitter.cta();
     emitter.program.body = body;
-    let arrived = emitter.arrived;
+    let grid = emitter.grid;
     let mut kernel = bound_kernel(emitter.program, &recurrence.args);
-    kernel.bindings.extend(arrived.map(|buffer| {
-        let Buffer { dtype, elems, .. } = *kernel.program.buffer(buffer);
-        Binding::Zeros { dtype, elems }
-    }));
+    if let Some(GridBuffers { arrived, states }) = grid {
+        for (buffer, is_zeroed) in [(arrived, true), (states, false)] {
+            let Buffer { dtype, elems, .. } = *kernel.program.buffer(buffer);
+            kernel.bindings.push(Binding::Own { dtype, elems, is_zeroed });
+        }
+    }
     kernel
+}
+
+/// Memory of CTAs that exchange states in the grid.
+#[derive(Clone, Copy)]
+struct GridBuffers {
+    /// The counters of grid barriers, one for each group of CTAs that share the hidden units.
+    arrived: BufferId,
+    /// `[2, direction, sequence, unit]`: hidden states before and after a step, double-buffered; in the type of `mma.sync`'s operands if
+    /// it multiplies.
+    states: BufferId,
 }
 
 /// Shared memory of a CTA.
@@ -57,8 +71,8 @@ pub(super) enum HiddenSource {
     Shared,
     /// In an operand: the first step.
     Initial(ArgId),
-    /// In the result `y` of the step at this place in time.
-    Step { time: ExprId, y: ArgId },
+    /// In what CTAs exchange in the grid, from this offset on.
+    Exchanged(ExprId),
     /// Nowhere: they are zeros.
     Zeros,
 }
@@ -85,8 +99,7 @@ pub(super) struct Emitter<'a> {
     pub program: ThreadProgram,
     pub shared: SharedBuffers,
     pub registers: Option<RegisterBuffers>,
-    /// The counters of grid barriers, one for each group of CTAs that share the hidden units.
-    arrived: Option<BufferId>,
+    grid: Option<GridBuffers>,
     pub thread: ExprId,
     direction: ExprId,
     tile: ExprId,
@@ -101,9 +114,17 @@ impl<'a> Emitter<'a> {
         let ty = recurrence.compute_type();
         add_arguments(&mut program, &recurrence.args);
         let in_grid = schedule.exchange == Exchange::Grid;
-        let arrived = in_grid.then(|| {
-            let (name, elems) = ("arrived".to_owned(), schedule.groups(recurrence));
-            program.add_buffer(Buffer { name, dtype: DType::I32, elems, scope: Scope::Updated })
+        let extents = recurrence.extents;
+        let exchanged = match schedule.engine {
+            Engine::Mma(mma) => mma.dtype(),
+            Engine::SharedWeights | Engine::RegisterWeights => ty,
+        };
+        let mut own = |name: &str, dtype: DType, elems: usize| {
+            program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope: Scope::Updated })
+        };
+        let grid = in_grid.then(|| GridBuffers {
+            arrived: own("arrived", DType::I32, schedule.groups(recurrence)),
+            states: own("states", exchanged, 2 * extents.directions * extents.batch * extents.hidden),
         });
         if let Some(cta) = program.cta.as_mut().filter(|_| in_grid) {
             cta.barrier_group = schedule.ctas;
@@ -143,7 +164,7 @@ impl<'a> Emitter<'a> {
             program,
             shared,
             registers,
-            arrived,
+            grid,
             thread,
             direction: zero,
             tile: zero,
@@ -209,7 +230,7 @@ impl<'a> Emitter<'a> {
 
     /// A barrier of the CTAs that share the hidden units of some sequences in a direction.
     fn grid_barrier(&mut self) -> Option<Stmt> {
-        let buffer = self.arrived?;
+        let buffer = self.grid?.arrived;
         let tiles = self.schedule.groups(self.recurrence) / self.recurrence.extents.directions;
         let offset = self.program.exprs.linear_index(&[self.direction, self.tile], &[tiles, 1]);
         Some(Stmt::Cta(CtaStmt::GridBarrier { arrived: Location { buffer, offset } }))
@@ -227,7 +248,8 @@ impl<'a> Emitter<'a> {
         let (var, value) = exprs.fresh_index(name, count);
         let body = body(self, value);
         let end = self.program.exprs.index(count as i64);
-        Stmt::For { var, start: self.thread, end, step: threads as i64, kind: LoopKind::Serial, body }
+        let kind = LoopKind::UnrollBy(LOADS_IN_FLIGHT as u32);
+        Stmt::For { var, start: self.thread, end, step: threads as i64, kind, body }
     }
 
     /// An own unit among all hidden units.
@@ -387,10 +409,10 @@ impl<'a> Emitter<'a> {
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
     }
 
-    /// The first step, and the loop over the others, which read in the result of all steps what the other CTAs have written.
+    /// The first step, and the loop over the others, which read what the other CTAs have written.
     fn steps_in_grid(&mut self) -> Vec<Stmt> {
-        let time = self.recurrence.extents.time;
-        let y = self.recurrence.y.expect("states are exchanged through the result of all steps");
+        let RecurrenceExtents { time, batch, directions, hidden } = self.recurrence.extents;
+        let states = directions * batch * hidden;
         let zero = self.program.exprs.index(0);
         let mut out = Vec::new();
         let initial = match self.recurrence.operand(RecurrenceOperand::InitialHidden) {
@@ -411,46 +433,83 @@ impl<'a> Emitter<'a> {
         let mut body = Vec::new();
         let at = time_of(&mut self.program.exprs, self.recurrence, self.direction, step);
         let at = self.bind(&mut body, "time", at, time);
-        let last = self.program.exprs.add_const(step, -1);
-        let before = time_of(&mut self.program.exprs, self.recurrence, self.direction, last);
-        let before = self.bind(&mut body, "time_before", before, time);
+        let exprs = &mut self.program.exprs;
+        let two = exprs.index(2);
+        let parity = exprs.floor_rem(step, two);
+        let after = exprs.mul_const(parity, states as i64);
+        let after = self.bind_multiple(&mut body, "after", after, (states + 1, states));
+        let whole = self.program.exprs.index(states as i64);
+        let before = self.program.exprs.sub(whole, after);
+        let before = self.bind_multiple(&mut body, "before", before, (states + 1, states));
         for pass in &all {
-            let hidden = HiddenSource::Step { time: before, y };
-            body.extend(self.pass(pass, TimeStep { time: at, before: zero, after: zero }, hidden));
+            let hidden = HiddenSource::Exchanged(before);
+            body.extend(self.pass(pass, TimeStep { time: at, before: zero, after }, hidden));
         }
         let (start, end) = (self.program.exprs.index(1), self.program.exprs.index(time as i64));
         out.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body });
         out
     }
 
-    /// Copies the hidden states of all units after the step at this place in time to shared memory.
-    fn copy_states(&mut self, time: ExprId, y: ArgId) -> Option<Stmt> {
-        let buffer = self.shared.hidden?;
+    /// Copies the hidden states of all units that CTAs have exchanged, from an offset on, to shared memory.
+    fn copy_states(&mut self, before: ExprId) -> Option<Stmt> {
+        let (buffer, from) = (self.shared.hidden?, self.grid?.states);
         let (rows, extents) = (self.schedule.rows, self.recurrence.extents);
-        let dtype = self.recurrence.arg(y).dtype;
+        let dtype = self.program.buffer(from).dtype;
         let lanes = [8, 4, 2].into_iter().find(|&lanes| {
             extents.hidden.is_multiple_of(lanes) && lanes * dtype.size_bytes() <= LOAD_BYTES
         });
         let lanes = lanes.unwrap_or(1);
-        let shape = [rows, extents.hidden / lanes];
-        Some(self.shared_loop("vector", shape.iter().product(), |emitter, number| {
-            let index = emitter.program.exprs.unflatten(number, &shape);
-            let mut out = Vec::new();
-            let unit = emitter.program.exprs.mul_const(index[1], lanes as i64);
-            let sequence = emitter.program.exprs.add2(emitter.first_row, index[0]);
-            let count = emitter.program.exprs.index(extents.batch as i64);
-            let condition = emitter.program.exprs.lt(sequence, count);
-            let from = emitter.y_offset(time, sequence, unit);
-            let exprs = &mut emitter.program.exprs;
-            let var = exprs.declare_register("hidden", Type::vector(dtype, lanes));
-            let from = Location { buffer: BufferId::new(y.index()), offset: from };
-            out.push(Stmt::Cta(CtaStmt::LoadRelaxed { var, from }));
-            let value = exprs.var(var);
-            let value = exprs.cast(emitter.ty, value);
+        let count = rows * extents.hidden / lanes;
+        let chunk = self.schedule.threads() * LOADS_IN_FLIGHT;
+        let chunks = count.div_ceil(chunk);
+        let (var, number) = self.program.exprs.fresh_index("chunk", chunks);
+        let first = self.program.exprs.linear_index(&[number, self.thread], &[chunk, 1]);
+        // All loads of a chunk before its stores, which no load is moved across.
+        let (mut body, mut stores) = (Vec::new(), Vec::new());
+        for load in 0..LOADS_IN_FLIGHT.min(count.div_ceil(self.schedule.threads())) {
+            let exprs = &mut self.program.exprs;
+            let number = exprs.add_const(first, (load * self.schedule.threads()) as i64);
+            let of_row = exprs.index((extents.hidden / lanes) as i64);
+            let [row, vector] = [exprs.floor_div(number, of_row), exprs.floor_rem(number, of_row)];
+            let unit = exprs.mul_const(vector, lanes as i64);
+            let (sequence, sequences) = (exprs.add2(self.first_row, row), exprs.index(extents.batch as i64));
+            let (limit, zero) = (exprs.index(count as i64), exprs.index(0));
+            let limits = [exprs.lt(number, limit), exprs.lt(sequence, sequences)];
+            let exists = exprs.all(limits);
+            let exists = simplify(exprs, exists);
+            let exists = self.let_value(&mut body, "exists", exists);
+            // What does not exist is loaded from the first sequence.
+            let exprs = &mut self.program.exprs;
+            let sequence = exprs.select(exists, sequence, self.first_row);
+            let unit = exprs.select(exists, unit, zero);
+            let value = self.exchanged_states(&mut body, before, sequence, unit, lanes);
+            let exprs = &mut self.program.exprs;
+            let value = exprs.cast(self.ty, value);
             let offset = exprs.mul_const(number, lanes as i64);
-            out.push(Stmt::Store { buffer, offset, value, mask: None });
-            vec![Stmt::If { condition, then: out, otherwise: Vec::new() }]
-        }))
+            let then = vec![Stmt::Store { buffer, offset, value, mask: None }];
+            stores.push(Stmt::If { condition: exists, then, otherwise: Vec::new() });
+        }
+        body.extend(stores);
+        let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(chunks as i64));
+        Some(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body })
+    }
+
+    /// Loads hidden states of a sequence that CTAs have exchanged, from a unit on.
+    pub(super) fn exchanged_states(
+        &mut self,
+        out: &mut Vec<Stmt>,
+        before: ExprId,
+        sequence: ExprId,
+        unit: ExprId,
+        lanes: usize,
+    ) -> ExprId {
+        let buffer = self.grid.expect("states are exchanged in the grid").states;
+        let offset = self.state_offset(sequence, unit);
+        let offset = self.program.exprs.add2(before, offset);
+        let ty = Type::vector(self.program.buffer(buffer).dtype, lanes);
+        let var = self.program.exprs.declare_register("hidden", ty);
+        out.push(Stmt::Cta(CtaStmt::LoadRelaxed { var, from: Location { buffer, offset } }));
+        self.program.exprs.var(var)
     }
 
     /// Inputs of the items' gates are loaded before the product, whose loads they are in flight with.
@@ -466,9 +525,9 @@ impl<'a> Emitter<'a> {
             }
             items.push((item, inputs));
         }
-        if let HiddenSource::Step { time, y } = hidden {
+        if let HiddenSource::Exchanged(before) = hidden {
             out.extend(self.grid_barrier());
-            if let Some(copy) = self.copy_states(time, y) {
+            if let Some(copy) = self.copy_states(before) {
                 out.extend([copy, self.barrier()]);
             }
         }
@@ -626,6 +685,13 @@ impl<'a> Emitter<'a> {
         match (self.shared.own_hidden, self.shared.hidden) {
             (Some(buffer), _) => {
                 out.push(Stmt::Store { buffer, offset: item.number, value: next, mask: None });
+                if let Some(GridBuffers { states, .. }) = self.grid {
+                    let offset = self.state_offset(item.sequence, item.unit);
+                    let dtype = self.program.buffer(states).dtype;
+                    let exprs = &mut self.program.exprs;
+                    let (offset, value) = (exprs.add2(step.after, offset), exprs.cast(dtype, next));
+                    out.push(Stmt::Store { buffer: states, offset, value, mask: None });
+                }
             }
             (None, Some(buffer)) => {
                 let exprs = &mut self.program.exprs;
@@ -636,18 +702,13 @@ impl<'a> Emitter<'a> {
             (None, None) => unreachable!("hidden states are in shared memory"),
         }
         if let Some(y) = self.recurrence.y {
-            let offset = self.y_offset(step.time, item.sequence, item.unit);
+            let line = extents.directions * extents.hidden;
+            let index = [step.time, item.sequence, self.direction, item.unit];
+            let strides = [extents.batch * line, line, extents.hidden, 1];
+            let offset = self.program.exprs.linear_index(&index, &strides);
             out.push(self.store(y, offset, shown));
         }
         out
-    }
-
-    /// `y[time, sequence, direction, unit]`.
-    pub(super) fn y_offset(&mut self, time: ExprId, sequence: ExprId, unit: ExprId) -> ExprId {
-        let extents = self.recurrence.extents;
-        let line = extents.directions * extents.hidden;
-        let strides = [extents.batch * line, line, extents.hidden, 1];
-        self.program.exprs.linear_index(&[time, sequence, self.direction, unit], &strides)
     }
 
     /// Stores an element to the shared buffer of every CTA of the cluster.

@@ -2,15 +2,12 @@
 //! its CTA: column `gate * units + unit`.
 
 use super::lower::{Emitter, HiddenSource};
-use super::schedule::{Engine, MMA_BLOCK_K, MMA_COLUMNS, MMA_SEQUENCES};
+use super::schedule::{Engine, FRAGMENTS_IN_FLIGHT, MMA_BLOCK_K, MMA_COLUMNS, MMA_SEQUENCES};
 use orch_compute::expr::{BufferId, ExprId, Type};
 use orch_compute::recurrence::RecurrenceProgram;
 use orch_ir::DType;
 use orch_thread::cta::{CtaStmt, Location, MmaType, WARP};
 use orch_thread::program::{Buffer, Scope, Stmt, ThreadProgram};
-
-/// Fragments of hidden states that a thread has in flight, of 8 elements each.
-const FRAGMENTS_IN_FLIGHT: usize = 8;
 
 /// Registers of a thread that outlive a step.
 pub(super) struct RegisterBuffers {
@@ -225,14 +222,7 @@ impl Emitter<'_> {
             }
         };
         match hidden {
-            HiddenSource::Step { time, y } => {
-                let offset = self.y_offset(time, sequence, k);
-                let buffer = self.buffer(y);
-                let ty = Type::vector(self.program.buffer(buffer).dtype, lanes);
-                let var = self.program.exprs.declare_register("hidden", ty);
-                out.push(Stmt::Cta(CtaStmt::LoadRelaxed { var, from: Location { buffer, offset } }));
-                self.program.exprs.var(var)
-            }
+            HiddenSource::Exchanged(before) => self.exchanged_states(out, before, sequence, k, lanes),
             HiddenSource::Initial(arg) => {
                 let offset = self.state_offset(sequence, k);
                 let value = self.program.exprs.load(self.buffer(arg), offset, lanes, None);

@@ -1,7 +1,7 @@
 //! How a recurrence is shared out among CTAs and threads, and what a step takes by that.
 
 use orch_compute::recurrence::RecurrenceProgram;
-use orch_ir::{DType, RecurrenceOperand, RnnCell};
+use orch_ir::{DType, RnnCell};
 use orch_thread::cta::{MAX_CLUSTER, MmaType, WARP};
 use orch_thread::target::GpuTarget;
 use std::fmt;
@@ -32,7 +32,7 @@ pub struct GpuRecurrenceSchedule {
 pub enum Exchange {
     /// Through DSMEM, between barriers of a cluster: at most [`MAX_CLUSTER`] CTAs. One CTA alone needs no cluster.
     Cluster,
-    /// Through the result of all steps, between barriers of the grid: as many CTAs as there are SMs.
+    /// Through global memory, between barriers of the grid: as many CTAs as there are SMs.
     Grid,
 }
 
@@ -61,35 +61,42 @@ pub(super) const MMA_BLOCK_K: usize = 32;
 const MAX_THREADS: usize = 512;
 /// Accumulators that a thread has at most, in registers.
 const MAX_ACCUMULATORS: usize = 96;
-/// Registers of a thread beside its accumulators: weights in flight, offsets, inputs of cells.
+/// Registers of a thread beside its accumulators: weights in flight, offsets, inputs of cells. And beside weights that are in registers.
 const OTHER_REGISTERS: usize = 72;
+const OTHER_OF_LANES: usize = 48;
 /// Most registers of a thread.
 const MAX_REGISTERS: usize = 255;
 /// Most sequences whose products take weights from registers by multiply-adds: each takes a reduction among lanes.
 const MAX_LANE_ROWS: usize = 4;
 
+// Constants of the model, fitted to 680 kernels of 11 layers on an H200.
 /// Cycles of a step without its products: barriers and cells of a CTA, and what a barrier of a cluster and stores through DSMEM add.
-const CTA_STEP: f64 = 700.0;
-const CLUSTER_STEP: f64 = 900.0;
+const CTA_STEP: f64 = 820.0;
+const CLUSTER_STEP: f64 = 290.0;
 /// What a barrier of the grid and the way of states through L2 add.
-const GRID_STEP: f64 = 2600.0;
+const GRID_STEP: f64 = 1950.0;
 /// Bytes of L2 that an SM reads in a cycle, and of shared memory.
 const L2_BYTES: f64 = 48.0;
-const SHARED_BYTES: f64 = 100.0;
-/// Bytes of L2 that all SMs read in a cycle.
+const SHARED_BYTES: f64 = 75.0;
+/// Bytes of L2 that all SMs read in a cycle, of weights and of states that all of them read.
 const ALL_L2_BYTES: f64 = 3000.0;
+const ALL_STATE_BYTES: f64 = 5400.0;
 /// Multiply-adds of an SM in a cycle that products of few sequences reach, with weights in memory and in registers.
-const MULTIPLY_ADDS: f64 = 80.0;
-const REGISTER_MULTIPLY_ADDS: f64 = 110.0;
-/// Lanes of an SM that receive the value of another one in a cycle.
-const SHUFFLED_LANES: f64 = 32.0;
+const MULTIPLY_ADDS: f64 = 69.0;
+const REGISTER_MULTIPLY_ADDS: f64 = 62.0;
+/// Fragments of hidden states that a thread has in flight for `mma.sync`, of 8 elements each.
+pub(super) const FRAGMENTS_IN_FLIGHT: usize = 8;
 /// Multiply-adds of an SM in a cycle by `mma.sync`.
-const MMA_MULTIPLY_ADDS: f64 = 600.0;
-/// Cycles of an index of the K dimension whose weights come from L2, and of one whose come from shared memory, with those of one or two others in flight.
+const MMA_MULTIPLY_ADDS: f64 = 1000.0;
+/// Cycles of a warp for a block of [`MMA_BLOCK_K`].
+const MMA_BLOCK_CYCLES: f64 = 123.0;
+/// Cycles of an index of the K dimension whose weights come from L2, and of one whose come from shared memory, with those of one or two
+/// others in flight: once, and for each sequence.
 const L2_K_CYCLES: f64 = 300.0;
-const SHARED_K_CYCLES: f64 = 20.0;
+const SHARED_K_CYCLES: f64 = 70.0;
+const ROW_K_CYCLES: f64 = 27.0;
 /// Cycles of an accumulator of a part that a cell adds up.
-const PARTIAL_CYCLES: f64 = 2.5;
+const PARTIAL_CYCLES: f64 = 8.0;
 /// Share of the bytes that are used of those that are read for fragments of weights, once.
 const FRAGMENT_SHARE: f64 = 0.25;
 
@@ -163,17 +170,20 @@ impl GpuRecurrenceSchedule {
         weights + (all + accumulators + own) * size + 8 * 128
     }
 
-    /// Registers of a thread for weights and accumulators.
+    /// Registers of a thread.
     fn registers(&self, recurrence: &RecurrenceProgram) -> usize {
         let columns = self.columns(recurrence);
         let part_k = self.part_k(recurrence);
         match self.engine {
-            Engine::SharedWeights => self.rows * recurrence.spec.cell.gates() * self.lanes,
-            Engine::RegisterWeights => columns * part_k.div_ceil(WARP) + 2 * columns,
+            Engine::SharedWeights => {
+                self.rows * recurrence.spec.cell.gates() * self.lanes + OTHER_REGISTERS
+            }
+            Engine::RegisterWeights => columns * (part_k.div_ceil(WARP) + 1) + OTHER_OF_LANES,
             Engine::Mma(_) => {
                 let tiles = columns.div_ceil(MMA_COLUMNS);
-                // Of 16 x 16 weights a thread has 4 registers, of 16 x 8 accumulators as well.
-                4 * tiles * (part_k.div_ceil(16) + self.rows / MMA_SEQUENCES) + 32
+                // Of 16 x 16 weights a thread has 4 registers, of 16 x 8 accumulators as well, of 32 x 8 states in flight 4.
+                let accumulators = tiles * self.rows / MMA_SEQUENCES;
+                4 * (tiles * part_k.div_ceil(16) + accumulators + FRAGMENTS_IN_FLIGHT) + OTHER_REGISTERS
             }
         }
     }
@@ -186,23 +196,24 @@ impl GpuRecurrenceSchedule {
         let bytes = weights * weight_bytes(recurrence) as f64;
         let at_once = self.at_once(target).max(1);
         let resident = self.grid(recurrence).min(at_once) as f64;
-        let read_l2 = |bytes: f64| (bytes / L2_BYTES).max(bytes * resident / ALL_L2_BYTES);
+        let read_l2 = |bytes: f64, of_all: f64| (bytes / L2_BYTES).max(bytes * resident / of_all);
         let multiply_adds = weights * self.rows as f64;
         let (product, once) = match self.engine {
             Engine::SharedWeights => {
                 let shared = self.shared_k as f64 / part_k.max(1) as f64;
-                let read = read_l2(bytes * (1.0 - shared)) + bytes * shared / SHARED_BYTES;
-                let latency = (part_k - self.shared_k) as f64 * L2_K_CYCLES + self.shared_k as f64 * SHARED_K_CYCLES;
+                let read = read_l2(bytes * (1.0 - shared), ALL_L2_BYTES) + bytes * shared / SHARED_BYTES;
+                let shared_cycles = SHARED_K_CYCLES + ROW_K_CYCLES * self.rows as f64;
+                let latency =
+                    (part_k - self.shared_k) as f64 * L2_K_CYCLES + self.shared_k as f64 * shared_cycles;
                 (read.max(multiply_adds / MULTIPLY_ADDS).max(latency), bytes * shared / L2_BYTES)
             }
-            Engine::RegisterWeights => {
-                let shuffled = (self.rows * self.columns(recurrence) * self.parts * WARP) as f64 / SHUFFLED_LANES;
-                (multiply_adds / REGISTER_MULTIPLY_ADDS + shuffled, bytes / L2_BYTES)
-            }
+            Engine::RegisterWeights => (multiply_adds / REGISTER_MULTIPLY_ADDS, bytes / L2_BYTES),
             Engine::Mma(_) => {
                 let padded = self.columns(recurrence).next_multiple_of(MMA_COLUMNS) as f64;
                 let padding = padded / self.columns(recurrence) as f64;
-                (multiply_adds * padding / MMA_MULTIPLY_ADDS, bytes / (L2_BYTES * FRAGMENT_SHARE))
+                let blocks = part_k.div_ceil(MMA_BLOCK_K) as f64;
+                let product = multiply_adds * padding / MMA_MULTIPLY_ADDS + blocks * MMA_BLOCK_CYCLES;
+                (product, bytes / (L2_BYTES * FRAGMENT_SHARE))
             }
         };
         let cells = (self.rows * self.units).div_ceil(self.threads()) as f64;
@@ -213,7 +224,7 @@ impl GpuRecurrenceSchedule {
                 Exchange::Cluster => CLUSTER_STEP,
                 Exchange::Grid => {
                     let states = (self.rows * recurrence.extents.hidden) as f64;
-                    GRID_STEP + read_l2(states * weight_bytes(recurrence) as f64)
+                    GRID_STEP + read_l2(states * weight_bytes(recurrence) as f64, ALL_STATE_BYTES)
                 }
             };
         let passes =
@@ -235,12 +246,12 @@ impl GpuRecurrenceSchedule {
     fn fits(&self, recurrence: &RecurrenceProgram, target: &GpuTarget) -> bool {
         let registers = self.registers(recurrence);
         let most = match self.engine {
-            Engine::SharedWeights => MAX_ACCUMULATORS,
-            Engine::RegisterWeights | Engine::Mma(_) => MAX_REGISTERS - OTHER_REGISTERS,
+            Engine::SharedWeights => MAX_ACCUMULATORS + OTHER_REGISTERS,
+            Engine::RegisterWeights | Engine::Mma(_) => MAX_REGISTERS,
         };
         self.threads() <= MAX_THREADS
             && registers <= most
-            && self.threads() * (registers + OTHER_REGISTERS) <= target.sm_registers
+            && self.threads() * registers <= target.sm_registers
             && self.shared_bytes(recurrence) <= target.shared_bytes
             && (self.exchange == Exchange::Cluster || self.grid(recurrence) <= target.sms)
     }
@@ -277,13 +288,10 @@ pub fn schedules(recurrence: &RecurrenceProgram, target: &GpuTarget) -> Vec<GpuR
     found
 }
 
-/// Whether hidden states may go through the result of all steps: there is one, which has the state after every step of every sequence,
-/// and products have it as their operand.
+/// Whether CTAs may exchange hidden states in the grid: there is more than one step, and products have the hidden state as their
+/// operand.
 fn exchanges_in_grid(recurrence: &RecurrenceProgram) -> bool {
-    recurrence.y.is_some()
-        && recurrence.extents.time > 1
-        && recurrence.operand(RecurrenceOperand::Lengths).is_none()
-        && recurrence.spec.cell != (RnnCell::Gru { linear_before_reset: false })
+    recurrence.extents.time > 1 && recurrence.spec.cell != (RnnCell::Gru { linear_before_reset: false })
 }
 
 /// How hidden units are shared out: the fields of a schedule.
@@ -303,7 +311,7 @@ fn with_shared_weights(
     let extents = recurrence.extents;
     let mut found = Vec::new();
     for rows in [1, 2, 4, MAX_ROWS].into_iter().filter(|&rows| rows < 2 * extents.batch) {
-        for parts in (0..7).map(|power| 1 << power).filter(|&parts| parts <= extents.hidden) {
+        for parts in (0..8).map(|power| 1 << power).filter(|&parts| parts <= extents.hidden) {
             let engine = Engine::SharedWeights;
             let schedule =
                 GpuRecurrenceSchedule { rows, ctas, exchange, units, engine, lanes, parts, shared_k: 0 };
@@ -339,11 +347,10 @@ fn with_weights_in_registers(
     if !extents.hidden.is_multiple_of(MMA_BLOCK_K) || !extents.hidden.is_multiple_of(units) {
         return Vec::new();
     }
-    let types = recurrence.y.map(|y| [recurrence.arg(RecurrenceProgram::R).dtype, recurrence.arg(y).dtype]);
-    let (engine, rows): (Engine, Vec<usize>) = match types {
-        Some([DType::F16, DType::F16]) => (Engine::Mma(MmaType::F16), mma_rows(extents.batch)),
-        Some([DType::BF16, DType::BF16]) => (Engine::Mma(MmaType::Bf16), mma_rows(extents.batch)),
-        Some([DType::F32, DType::F32]) => (
+    let (engine, rows): (Engine, Vec<usize>) = match recurrence.arg(RecurrenceProgram::R).dtype {
+        DType::F16 => (Engine::Mma(MmaType::F16), mma_rows(extents.batch)),
+        DType::BF16 => (Engine::Mma(MmaType::Bf16), mma_rows(extents.batch)),
+        DType::F32 => (
             Engine::RegisterWeights,
             [1, 2, MAX_LANE_ROWS].into_iter().filter(|&rows| rows < 2 * extents.batch).collect(),
         ),

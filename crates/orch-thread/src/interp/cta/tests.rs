@@ -69,13 +69,13 @@ fn threads_of_a_warp_exchange_values_behind_its_barrier() {
 #[test]
 fn ctas_of_a_barrier_group_read_each_others_outputs() {
     const HEADER: &str = "program k, 4 tasks task: i64 [0..=3]\n  cta 32 threads thread: i64 [0..=31], clusters of 1, \
-                          barrier groups of 2\n  output y: f32[128]\n  output z: f32[128]\n  updated arrived: i32[2]\n";
+                          barrier groups of 2\n  output z: f32[128]\n  updated y: f32[128]\n  updated arrived: i32[2]\n";
     let run = |body: &str, counters: [i32; 2]| {
         let counters = BufferData::from_tensor(&Tensor::from_vec([2], counters.to_vec()));
         let [y, z] = [0, 1].map(|_| BufferData::zeros(DType::F32, 128));
-        let mut buffers = [y, z, counters];
+        let mut buffers = [z, y, counters];
         run(HEADER, body, &mut buffers)
-            .map(|()| [1, 2].map(|at| buffers[at].to_tensor([buffers[at].elems()]).unwrap().to_f64()))
+            .map(|()| [0, 2].map(|at| buffers[at].to_tensor([buffers[at].elems()]).unwrap().to_f64()))
     };
     let write = "  y[((task * 32) + thread)] = f32(task)\n";
     let meet = "  grid_barrier arrived[(task // 2)]\n";
@@ -84,14 +84,18 @@ fn ctas_of_a_barrier_group_read_each_others_outputs() {
     let flipped = f64::from(i32::MIN);
     let expected: Vec<f64> = [1, 0, 3, 2].iter().flat_map(|&task| [f64::from(task); 32]).collect();
     let once = format!("{write}{meet}{read}");
+    let again = format!("{write}{meet}  load_relaxed w: f32 = y[{other}]\n");
     assert_eq!(run(&once, [0, 0]).unwrap(), [expected.clone(), vec![flipped; 2]]);
     // A run may start from what the last one has left, and meet again.
     let twice = format!("{write}{meet}{read}{meet}");
-    assert_eq!(run(&twice, [i32::MIN, 0]).unwrap(), [expected, vec![flipped, 0.0]]);
+    assert_eq!(run(&twice, [i32::MIN, 0]).unwrap(), [expected.clone(), vec![flipped, 0.0]]);
+    // What others have read is written again behind another barrier.
+    assert_eq!(run(&format!("{again}{meet}{write}{meet}{read}"), [0, 0]).unwrap()[0], expected);
     for (body, counters, problem) in [
         (format!("{write}{read}"), [0, 0], "also accessed by"),
         (format!("{write}  barrier\n{read}"), [0, 0], "also accessed by"),
         (format!("{meet}{read}"), [0, 0], "read before it is written"),
+        (format!("{again}{write}"), [0, 0], "also accessed by"),
         (once, [0, 7], "counter of a grid barrier"),
         (format!("  if (thread < 16) {{\n{meet}  }}\n"), [0, 0], "grid barrier"),
         ("  grid_barrier arrived[task]\n".to_owned(), [0, 0], "same for all"),

@@ -151,8 +151,8 @@ fn place_buffers(program: &mut Program, chains: &[Vec<KernelDesign>]) -> Vec<u8>
                     offset
                 });
                 (buffer.base, buffer.offset_bytes) = (Base::Arena, *offset);
-            } else if let Binding::Zeros { .. } = kernel.design.kernel.bindings[at] {
-                // Kernels find there what their last run has left, which are zeros or do as well.
+            } else if let Binding::Own { .. } = kernel.design.kernel.bindings[at] {
+                // Where zeros are expected, those are found there, and then what the last run has left.
                 (buffer.base, buffer.offset_bytes) = (Base::Arena, end);
                 end += buffer.len_bytes.next_multiple_of(ALIGN);
                 has_zeros = true;
