@@ -31,7 +31,9 @@ fn check(graph: &PrimGraph, args: &[Arg], kernel: &Kernel, inputs: &[Tensor], wh
     let bound: Vec<&Arg> = (kernel.bindings.iter())
         .map(|binding| match binding {
             Binding::Arg(id) => &args[id.index()],
-            Binding::Packed(_) | Binding::Own { .. } => panic!("nothing is packed, and there is no memory of their own"),
+            Binding::Packed(_) | Binding::Own { .. } => {
+                panic!("nothing is packed, and there is no memory of their own")
+            }
         })
         .collect();
     let mut buffers: Vec<BufferData> = (bound.iter())

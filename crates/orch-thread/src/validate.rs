@@ -137,7 +137,10 @@ impl Checker<'_> {
                 let is_group =
                     group == 1 || group > 1 && cta.cluster == 1 && program.tasks.is_multiple_of(group);
                 self.expect(is_group, || {
-                    format!("{} tasks in barrier groups of {group}, clusters of {}", program.tasks, cta.cluster)
+                    format!(
+                        "{} tasks in barrier groups of {group}, clusters of {}",
+                        program.tasks, cta.cluster
+                    )
                 });
             }
             None => self.expect(!shares, || "shared memory without a cta".to_owned()),

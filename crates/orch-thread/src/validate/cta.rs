@@ -66,7 +66,8 @@ impl Checker<'_> {
                 let is_right = self.has_barrier_groups()
                     && scope_of(arrived) == Scope::Updated
                     && dtype_of(arrived) == DType::I32;
-                (!is_right).then_some("barrier groups, and a counter in an updated buffer of i32, are expected")
+                (!is_right)
+                    .then_some("barrier groups, and a counter in an updated buffer of i32, are expected")
             }
             CtaStmt::LoadRelaxed { var, from } => {
                 let is_right = self.has_barrier_groups()

@@ -126,8 +126,7 @@ fn ctas_are_checked() {
     violations(&program(&groups(1, 2), ""), &["3 tasks in barrier groups of 2, clusters of 1"]);
     violations(&program(&groups(3, 3), ""), &["3 tasks in barrier groups of 3, clusters of 3"]);
     let counter = "body.0: barrier groups, and a counter in an updated buffer of i32, are expected";
-    let updated =
-        "body.1: barrier groups, and an updated buffer of the variable's type, of 2 bytes or more, are expected";
+    let updated = "body.1: barrier groups, and an updated buffer of the variable's type, of 2 bytes or more, are expected";
     let meet = "grid_barrier n[0]\nload_relaxed v: i32 = n[0]\n";
     violations(&program(&groups(1, 3), meet), &[]);
     violations(&program(&groups(1, 1), meet), &[counter, updated]);

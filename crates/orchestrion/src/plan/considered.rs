@@ -223,7 +223,12 @@ pub fn tell_steps(
     };
     let Assembly { steps, step_of_column, .. } = assembly;
     let steps_of = |(outputs, _): &(Vec<TensorId>, _)| -> BTreeSet<usize> {
-        outputs.iter().filter_map(|tensor| writer.get(tensor)).flat_map(with_part).map(|column| step_of_column[column]).collect()
+        outputs
+            .iter()
+            .filter_map(|tensor| writer.get(tensor))
+            .flat_map(with_part)
+            .map(|column| step_of_column[column])
+            .collect()
     };
     let of: Vec<BTreeSet<usize>> = chosen.iter().map(steps_of).collect();
     steps.iter_mut().for_each(|step| step.considered = Some(Vec::new()));

@@ -309,8 +309,8 @@ impl LaunchShape {
 
     /// The attributes that a kernel has as a node of a graph too: those of a cluster, and of a cooperative launch.
     pub(in crate::cuda) fn node_attributes(&self) -> impl Iterator<Item = (c_int, AttributeValue)> {
-        let cluster = (self.cluster > 1)
-            .then(|| (launch_attribute::CLUSTER_DIMENSION, words(&[self.cluster, 1, 1])));
+        let cluster =
+            (self.cluster > 1).then(|| (launch_attribute::CLUSTER_DIMENSION, words(&[self.cluster, 1, 1])));
         let cooperative = self.is_cooperative.then(|| (launch_attribute::COOPERATIVE, words(&[1])));
         [cluster, cooperative].into_iter().flatten()
     }

@@ -140,8 +140,7 @@ impl<'a> Emitter<'a> {
         let copies = if in_grid { 1 } else { 2 };
         let has_states = !in_grid || schedule.shares_states();
         let weight_elems = schedule.shared_k * schedule.parts * gates * schedule.units;
-        let accumulator_elems =
-            schedule.parts * schedule.rows * schedule.accumulators_of_row(recurrence);
+        let accumulator_elems = schedule.parts * schedule.rows * schedule.accumulators_of_row(recurrence);
         let weight_type = recurrence.arg(RecurrenceProgram::R).dtype;
         let shared = SharedBuffers {
             weights: (weight_elems > 0).then(|| shared("weights", weight_type, weight_elems)),
@@ -455,9 +454,9 @@ impl<'a> Emitter<'a> {
         let (buffer, from) = (self.shared.hidden?, self.grid?.states);
         let (rows, extents) = (self.schedule.rows, self.recurrence.extents);
         let dtype = self.program.buffer(from).dtype;
-        let lanes = [8, 4, 2].into_iter().find(|&lanes| {
-            extents.hidden.is_multiple_of(lanes) && lanes * dtype.size_bytes() <= LOAD_BYTES
-        });
+        let lanes = [8, 4, 2]
+            .into_iter()
+            .find(|&lanes| extents.hidden.is_multiple_of(lanes) && lanes * dtype.size_bytes() <= LOAD_BYTES);
         let lanes = lanes.unwrap_or(1);
         let count = rows * extents.hidden / lanes;
         let chunk = self.schedule.threads() * LOADS_IN_FLIGHT;

@@ -1,14 +1,20 @@
-//! Template for recurrences over time on GPUs: a CTA or a cluster runs all steps of a few sequences in one direction.
+//! Template for recurrences over time on GPUs: some CTAs run all steps of a few sequences in one direction, and share the hidden units.
 //!
 //! ```text
-//! CTA r of c has the hidden units r * u .. (r + 1) * u; each has the hidden states of all units in shared memory, twice
-//! for step:  each thread: accumulators[row, gate, 4 units] over its part of k   -> shared memory
-//!            barrier;  each thread: cell of one unit of one row, states -> shared memory of all CTAs of the cluster
-//!            barrier of the cluster
+//! CTA r of c has the hidden units r * u .. (r + 1) * u
+//! for step:  products of the hidden states of all units with the weights of its own: each part of K by other threads
+//!              -> accumulators in shared memory;  barrier
+//!            each thread: cell of one unit of one sequence, the hidden state -> all CTAs
+//!            barrier of all c CTAs
 //! ```
 //!
-//! Recurrence weights are copied to shared memory once where they fit, the others are read from L2 in every step. A GRU whose reset
-//! gate comes before the product has two such passes in a step.
+//! CTAs exchange states in one of two ways ([`Exchange`]): those of a cluster write them to the shared memory of each other (DSMEM); up to
+//! as many CTAs as there are SMs write them to global memory, and wait for each other at barriers of the grid. The more SMs have a part of
+//! the weights, the more of these stay in shared memory or registers from step to step, and the fewer are read from L2 in each.
+//!
+//! Products have three engines ([`Engine`]): multiply-adds with weights in shared memory as far as they fit there (`shared_weights`);
+//! multiply-adds or `mma.sync` with weights in registers (`register_weights`). A GRU whose reset gate comes before the product has two
+//! passes of product and cell in a step.
 
 mod lower;
 mod register_weights;

@@ -52,8 +52,8 @@ impl RegisterBuffers {
                 let in_flight = row_tiles.max(FRAGMENTS_IN_FLIGHT / row_tiles * row_tiles);
                 Some(Self {
                     weights: scratch("weights", ty.dtype(), tiles * blocks * 2 * 8),
-                    accumulators: Some(scratch("sums", DType::F32, tiles * row_tiles * 4)),
-                    states: Some(scratch("states", ty.dtype(), in_flight * 8)),
+                    accumulators: Some(scratch("mma_accumulators", DType::F32, tiles * row_tiles * 4)),
+                    states: Some(scratch("fragments", ty.dtype(), in_flight * 8)),
                 })
             }
         }
@@ -98,8 +98,7 @@ impl Emitter<'_> {
                 let [gate, own] = [column / units, column % units].map(|value| exprs.index(value as i64));
                 let unit = self.unit(own);
                 let from = self.weight_offset(k, gate, unit);
-                let value =
-                    self.program.exprs.load(self.buffer(RecurrenceProgram::R), from, vector, None);
+                let value = self.program.exprs.load(self.buffer(RecurrenceProgram::R), from, vector, None);
                 let to = self.program.exprs.index((block * gates * units + column) as i64);
                 out.push(Stmt::Store { buffer: weights, offset: to, value, mask: None });
             }
@@ -233,7 +232,8 @@ impl Emitter<'_> {
     }
 
     fn mma_product(&mut self, ty: MmaType, hidden: HiddenSource) -> Vec<Stmt> {
-        let Some(RegisterBuffers { weights, accumulators: Some(sums), states: Some(states) }) = self.registers
+        let Some(RegisterBuffers { weights, accumulators: Some(accs), states: Some(states) }) =
+            self.registers
         else {
             return Vec::new();
         };
@@ -248,7 +248,7 @@ impl Emitter<'_> {
         let zero = exprs.zero(DType::F32);
         for element in 0..tiles * row_tiles * 4 {
             let offset = self.program.exprs.index(element as i64);
-            out.push(Stmt::Store { buffer: sums, offset, value: zero, mask: None });
+            out.push(Stmt::Store { buffer: accs, offset, value: zero, mask: None });
         }
         let at_once = (FRAGMENTS_IN_FLIGHT / row_tiles).max(1);
         for first in (0..blocks).step_by(at_once) {
@@ -273,7 +273,7 @@ impl Emitter<'_> {
                                 buffer,
                                 offset: exprs.index(offset as i64),
                             };
-                            let acc = location(sums, (tile * row_tiles + row_tile) * 4);
+                            let acc = location(accs, (tile * row_tiles + row_tile) * 4);
                             let a = location(weights, ((tile * blocks + block) * 2 + half) * 8);
                             let b = location(states, (slot * row_tiles + row_tile) * 8 + 4 * half);
                             out.push(Stmt::Cta(CtaStmt::Mma { ty, acc, a, b }));
@@ -288,14 +288,14 @@ impl Emitter<'_> {
             let strides = [self.schedule.rows * line, 2 * line, 1];
             let first = self.program.exprs.linear_index(&[lane.part, in_row, group], &strides);
             let extent = self.schedule.parts * self.schedule.rows * line;
-            self.bind(&mut out, "first_sum", first, extent)
+            self.bind(&mut out, "first_accumulator", first, extent)
         };
         for tile in 0..tiles {
             for row_tile in 0..row_tiles {
                 for element in 0..4 {
                     let exprs = &mut self.program.exprs;
                     let from = exprs.index(((tile * row_tiles + row_tile) * 4 + element) as i64);
-                    let value = exprs.load(sums, from, 1, None);
+                    let value = exprs.load(accs, from, 1, None);
                     let sequence = row_tile * MMA_SEQUENCES + element % 2;
                     let column = tile * MMA_COLUMNS + element / 2 * 8;
                     let offset = exprs.add_const(first, (sequence * line + column) as i64);
@@ -325,24 +325,25 @@ impl Emitter<'_> {
             }
         }
         for (row, states) in states.chunks(blocks).enumerate() {
-            let mut sums = Vec::with_capacity(columns);
+            let mut accs = Vec::with_capacity(columns);
             for column in 0..columns {
                 let exprs = &mut self.program.exprs;
-                let mut sum = exprs.zero(DType::F32);
+                let mut acc = exprs.zero(DType::F32);
                 for (block, &state) in states.iter().enumerate() {
                     let at = exprs.index((block * columns + column) as i64);
                     let weight = exprs.load(weights, at, 1, None);
-                    sum = if block == 0 { exprs.mul(state, weight) } else { exprs.fma(state, weight, sum) };
+                    acc = if block == 0 { exprs.mul(state, weight) } else { exprs.fma(state, weight, acc) };
                 }
-                sums.push(self.let_value(&mut out, "sum", sum));
+                accs.push(self.let_value(&mut out, "acc", acc));
             }
-            let LaneSums { sums, first, duplicates } = self.reduced_in_warp(&mut out, sums, lane.lane);
+            let LaneAccumulators { accs, first, duplicates } =
+                self.reduced_in_warp(&mut out, accs, lane.lane);
             let first = self.bind(&mut out, "first_column", first, columns);
             let line = self.schedule.accumulators_of_row(self.recurrence);
             let exprs = &mut self.program.exprs;
             let at = exprs.linear_index(&[lane.part, first], &[rows * line, 1]);
-            let mut then = Vec::with_capacity(sums.len());
-            for (number, &value) in sums.iter().enumerate() {
+            let mut then = Vec::with_capacity(accs.len());
+            for (number, &value) in accs.iter().enumerate() {
                 let offset = self.program.exprs.add_const(at, (row * line + number) as i64);
                 let buffer = self.shared.accumulators;
                 then.push(Stmt::Store { buffer, offset, value, mask: None });
@@ -359,8 +360,13 @@ impl Emitter<'_> {
         out
     }
 
-    /// The sums over all lanes of a warp.
-    fn reduced_in_warp(&mut self, out: &mut Vec<Stmt>, mut sums: Vec<ExprId>, lane: ExprId) -> LaneSums {
+    /// The accumulators of all lanes of a warp, added up.
+    fn reduced_in_warp(
+        &mut self,
+        out: &mut Vec<Stmt>,
+        mut accs: Vec<ExprId>,
+        lane: ExprId,
+    ) -> LaneAccumulators {
         let mut first = self.program.exprs.index(0);
         let mut duplicates = 1;
         for with in [16, 8, 4, 2, 1] {
@@ -369,25 +375,26 @@ impl Emitter<'_> {
             let number = exprs.floor_div(lane, of);
             let bit = exprs.floor_rem(number, two);
             let is_upper = exprs.ne(bit, zero);
-            if sums.len().is_multiple_of(2) {
-                let half = sums.len() / 2;
+            if accs.len().is_multiple_of(2) {
+                let half = accs.len() / 2;
                 let skipped = self.program.exprs.mul_const(bit, half as i64);
                 first = self.program.exprs.add2(first, skipped);
                 let is_upper = self.let_value(out, "is_upper", is_upper);
-                let (low, high) = (sums[..half].to_vec(), sums[half..].to_vec());
-                sums = (low.into_iter().zip(high))
+                let (low, high) = (accs[..half].to_vec(), accs[half..].to_vec());
+                accs = (low.into_iter().zip(high))
                     .map(|(low, high)| {
                         let exprs = &mut self.program.exprs;
-                        let (kept, sent) = (exprs.select(is_upper, high, low), exprs.select(is_upper, low, high));
+                        let (kept, sent) =
+                            (exprs.select(is_upper, high, low), exprs.select(is_upper, low, high));
                         self.added_from(out, kept, sent, with as usize)
                     })
                     .collect();
             } else {
                 duplicates *= 2;
-                sums = sums.into_iter().map(|sum| self.added_from(out, sum, sum, with as usize)).collect();
+                accs = accs.into_iter().map(|acc| self.added_from(out, acc, acc, with as usize)).collect();
             }
         }
-        LaneSums { sums, first, duplicates }
+        LaneAccumulators { accs, first, duplicates }
     }
 
     /// A lane's own value and what another lane sends.
@@ -397,16 +404,16 @@ impl Emitter<'_> {
         let exprs = &mut self.program.exprs;
         let other = exprs.var(var);
         let both = exprs.add2(kept, other);
-        self.let_value(out, "sum", both)
+        self.let_value(out, "acc", both)
     }
 }
 
-/// Sums over the lanes of a warp, which have different columns.
-struct LaneSums {
+/// What the lanes of a warp have accumulated together, of columns that differ by lane.
+struct LaneAccumulators {
     /// Of consecutive columns.
-    sums: Vec<ExprId>,
+    accs: Vec<ExprId>,
     /// The first of these columns.
     first: ExprId,
-    /// Consecutive lanes that have the same sums.
+    /// Consecutive lanes that have the same.
     duplicates: usize,
 }

@@ -159,7 +159,6 @@ impl Emitter<'_> {
         let [start, end] = [first, last].map(|value| self.program.exprs.index(value as i64));
         Some(Stmt::For { var, start, end, step: 1, kind: LoopKind::UnrollBy(K_IN_FLIGHT), body })
     }
-
 }
 
 /// Which accumulators a thread adds to.
