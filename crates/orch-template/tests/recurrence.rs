@@ -278,7 +278,7 @@ fn weights_in_registers() {
         let storage = Storage::as_stated(&graph, layouts::assign(&graph));
         let outputs: Vec<TensorId> = graph.outputs.iter().map(|(_, id)| *id).collect();
         let program = RecurrenceProgram::of(&graph, &[NodeId(0)], &outputs, &storage, "test").unwrap();
-        let all = gpu::recurrence::schedules(&program, &GPU_TARGETS[0]);
+        let all = gpu::recurrence::schedules(&program, GPU_TARGETS[0]);
         all.iter().map(|schedule| schedule.engine).collect()
     };
     for dtype in [DType::F32, DType::F16, DType::BF16] {

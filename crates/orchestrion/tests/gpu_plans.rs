@@ -89,6 +89,22 @@ fn training_keeps_statistics_with_few_kernels() {
     }
 }
 
+/// CTAs that wait for each other count in memory that a copy clears before their kernel.
+#[test]
+fn a_recurrence_of_many_units_counts_in_memory_of_its_own() {
+    let cache = CacheDir::new("gpu-recurrences");
+    let graph = networks::wide_recurrence();
+    let inputs = random_inputs(&graph, 5);
+    for precision in [Precision::F32, Precision::F16] {
+        let options = options(&cache, Some("cuda:sm_90"), precision);
+        assert_eq!(check(&graph, &inputs, &options), Ok(Vec::new()), "{}", precision.name());
+        let planned = Model::from_graph(graph.clone()).plan(&options).expect("planned before");
+        let steps = planned.step_names();
+        let cleared = steps.windows(2).filter(|pair| pair[0] == format!("clear_{}", pair[1])).count();
+        assert_eq!(cleared, 1, "{steps:?}");
+    }
+}
+
 /// An image that is what attention makes, heads before pixels, is written before a convolution of many taps reads it: each read would divide
 /// its index five times, for each map and tap.
 #[test]

@@ -376,22 +376,46 @@ fn inverted_bottleneck() -> PrimGraph {
 /// A recurrence in both directions over `x[time * batch, k]` of 3 sequences: `[time * batch, 2 * hidden]`.
 fn recurrence(net: &mut Network, cell: RnnCell, x: TensorId, hidden: usize) -> TensorId {
     let rows = net.graph.shape(x)[0];
-    let gates = cell.gates() * hidden;
-    let projected = net.linear(x, 2 * gates);
-    let projected = net.op(PrimOp::Reshape { shape: [rows / 3, 3, 2, gates].into() }, &[projected]);
-    let weights = net.weights(&[2, hidden, gates], hidden);
+    let directions = [RnnDirection::Forward, RnnDirection::Reverse];
+    let y = recurrence_results(net, cell, x, hidden, &directions)[0];
+    net.op(PrimOp::Reshape { shape: [rows, 2 * hidden].into() }, &[y])
+}
+
+/// The results of a recurrence over `x[time * batch, k]` of 3 sequences.
+fn recurrence_results(
+    net: &mut Network,
+    cell: RnnCell,
+    x: TensorId,
+    hidden: usize,
+    directions: &[RnnDirection],
+) -> Vec<TensorId> {
+    let rows = net.graph.shape(x)[0];
+    let (gates, count) = (cell.gates() * hidden, directions.len());
+    let projected = net.linear(x, count * gates);
+    let projected = net.op(PrimOp::Reshape { shape: [rows / 3, 3, count, gates].into() }, &[projected]);
+    let weights = net.weights(&[count, hidden, gates], hidden);
     let functions = [ActivationFn::Sigmoid, ActivationFn::Tanh, ActivationFn::Tanh];
-    let activations = functions[..cell.activations()].repeat(2).into_iter();
+    let activations = functions[..cell.activations()].repeat(count).into_iter();
     let spec = Recurrence {
         cell,
-        directions: vec![RnnDirection::Forward, RnnDirection::Reverse],
+        directions: directions.to_vec(),
         activations: activations.map(|function| Activation { function, alpha: 0.0, beta: 0.0 }).collect(),
         clip: None,
         operands: Vec::new(),
     };
     let op = PrimOp::Recurrence(Box::new(spec));
-    let y = net.graph.add_node(op, vec![projected, weights]).expect("operands that fit")[0];
-    net.op(PrimOp::Reshape { shape: [rows, 2 * hidden].into() }, &[y])
+    net.graph.add_node(op, vec![projected, weights]).expect("operands that fit")
+}
+
+/// A recurrence of 2 steps and 3 sequences, of so many hidden units that many CTAs share them; its last state alone is used.
+pub fn wide_recurrence() -> PrimGraph {
+    let mut net = Network::new("wide_recurrence");
+    let hidden = 512;
+    let x = net.input(&[6, 16]);
+    let results = recurrence_results(&mut net, RnnCell::Rnn, x, hidden, &[RnnDirection::Forward]);
+    let last = net.op(PrimOp::Reshape { shape: [3, hidden].into() }, &[results[1]]);
+    let y = net.linear(last, 4);
+    net.finish(y)
 }
 
 /// An LSTM and a GRU in both directions, of 5 steps and 3 sequences, before a product.

@@ -1,22 +1,20 @@
 //! Recurrences as thread programs of CTAs.
 
-use super::register_weights::RegisterBuffers;
-use super::schedule::{Engine, Exchange, GpuRecurrenceSchedule, MMA_BLOCK_K};
-use crate::bind::{add_arguments, bind_index, bind_value, bind_var, bound_kernel};
+use super::emitter::{Emitter, GridBuffers, HiddenSource, LOADS_IN_FLIGHT};
+use super::schedule::{Engine, Exchange, GpuRecurrenceSchedule};
+use crate::bind::bound_kernel;
 use crate::recurrence::cell::{CellInputs, CellOutputs, CellWriter};
 use crate::recurrence::steps::{Pass, StatesAfter, TimeStep, passes, states_after, time_of};
-use orch_compute::expr::{ArgId, BufferId, ExprId, Type};
+use orch_compute::expr::{BufferId, ExprId};
 use orch_compute::recurrence::RecurrenceProgram;
 use orch_compute::simplify::simplify;
-use orch_ir::{DType, RecurrenceExtents, RecurrenceOperand, RnnCell};
+use orch_ir::{RecurrenceExtents, RecurrenceOperand, RnnCell};
 use orch_thread::cta::{CtaStmt, Location};
 use orch_thread::kernel::{Binding, Kernel};
-use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
+use orch_thread::program::{Buffer, LoopKind, Stmt};
 
 /// Bytes of a load.
 const LOAD_BYTES: usize = 16;
-/// Loads of a thread that are in flight together.
-const LOADS_IN_FLIGHT: usize = 8;
 
 /// Lowers a recurrence under a schedule.
 pub fn lower(recurrence: &RecurrenceProgram, schedule: &GpuRecurrenceSchedule) -> Kernel {
@@ -34,49 +32,6 @@ pub fn lower(recurrence: &RecurrenceProgram, schedule: &GpuRecurrenceSchedule) -
     kernel
 }
 
-/// Memory of CTAs that exchange states in the grid.
-#[derive(Clone, Copy)]
-struct GridBuffers {
-    /// The counters of grid barriers, one for each group of CTAs that share the hidden units.
-    arrived: BufferId,
-    /// `[2, direction, sequence, unit]`: hidden states before and after a step, double-buffered; in the type of `mma.sync`'s operands if
-    /// it multiplies.
-    states: BufferId,
-}
-
-/// Shared memory of a CTA.
-pub(super) struct SharedBuffers {
-    /// `[2, row, unit]`, all hidden units: before and after a step, double-buffered. Of CTAs that exchange states in the grid
-    /// `[row, unit]`, before a step, and only if products take states from there.
-    pub hidden: Option<BufferId>,
-    /// `[item]`: the hidden state of CTAs that exchange states in the grid.
-    own_hidden: Option<BufferId>,
-    /// `[row, unit]`, all hidden units: the hidden state times the reset gate.
-    pub reset_hidden: Option<BufferId>,
-    /// `[item]`: the update gate, if it is computed before the candidate.
-    update: Option<BufferId>,
-    /// `[item]`: the cell state of an LSTM.
-    cell: Option<BufferId>,
-    /// `[part, row, gate, unit]`, own units; neighbouring rows are
-    /// [`accumulators_of_row`](GpuRecurrenceSchedule::accumulators_of_row) apart.
-    pub accumulators: BufferId,
-    /// `[k, gate, unit]`, own units.
-    pub weights: Option<BufferId>,
-}
-
-/// Where the hidden states before a step are.
-#[derive(Clone, Copy)]
-pub(super) enum HiddenSource {
-    /// In shared memory.
-    Shared,
-    /// In an operand: the first step.
-    Initial(ArgId),
-    /// In what CTAs exchange in the grid, from this offset on.
-    Exchanged(ExprId),
-    /// Nowhere: they are zeros.
-    Zeros,
-}
-
 /// One row and one own unit of a thread: what its cell needs. Their product is the number of items of a CTA.
 #[derive(Clone, Copy)]
 struct Item {
@@ -91,87 +46,7 @@ struct Item {
     exists: ExprId,
 }
 
-pub(super) struct Emitter<'a> {
-    pub recurrence: &'a RecurrenceProgram,
-    pub schedule: GpuRecurrenceSchedule,
-    /// The type of states and accumulators.
-    pub ty: DType,
-    pub program: ThreadProgram,
-    pub shared: SharedBuffers,
-    pub registers: Option<RegisterBuffers>,
-    grid: Option<GridBuffers>,
-    pub thread: ExprId,
-    direction: ExprId,
-    tile: ExprId,
-    pub first_row: ExprId,
-    rank: ExprId,
-}
-
-impl<'a> Emitter<'a> {
-    fn new(recurrence: &'a RecurrenceProgram, schedule: GpuRecurrenceSchedule) -> Self {
-        let mut program = ThreadProgram::new(&recurrence.name, schedule.grid(recurrence));
-        let thread = program.set_cta(schedule.threads(), schedule.cluster());
-        let ty = recurrence.compute_type();
-        add_arguments(&mut program, &recurrence.args);
-        let in_grid = schedule.exchange == Exchange::Grid;
-        let extents = recurrence.extents;
-        let exchanged = match schedule.engine {
-            Engine::Mma(mma) => mma.dtype(),
-            Engine::SharedWeights | Engine::RegisterWeights => ty,
-        };
-        let mut own = |name: &str, dtype: DType, elems: usize| {
-            program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope: Scope::Updated })
-        };
-        let grid = in_grid.then(|| GridBuffers {
-            arrived: own("arrived", DType::I32, schedule.groups(recurrence)),
-            states: own("states", exchanged, 2 * extents.directions * extents.batch * extents.hidden),
-        });
-        if let Some(cta) = program.cta.as_mut().filter(|_| in_grid) {
-            cta.barrier_group = schedule.ctas;
-        }
-        let cell = recurrence.spec.cell;
-        let gates = cell.gates();
-        let states = schedule.rows * recurrence.extents.hidden;
-        let items = schedule.rows * schedule.units;
-        let resets_operand = cell == RnnCell::Gru { linear_before_reset: false };
-        let mut shared = |name: &str, dtype: DType, elems: usize| {
-            program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope: Scope::Shared })
-        };
-        let copies = if in_grid { 1 } else { 2 };
-        let has_states = !in_grid || schedule.shares_states();
-        let weight_elems = schedule.shared_k * schedule.parts * gates * schedule.units;
-        let accumulator_elems = schedule.parts * schedule.rows * schedule.accumulators_of_row(recurrence);
-        let weight_type = recurrence.arg(RecurrenceProgram::R).dtype;
-        let shared = SharedBuffers {
-            weights: (weight_elems > 0).then(|| shared("weights", weight_type, weight_elems)),
-            hidden: has_states.then(|| shared("hidden", ty, copies * states)),
-            own_hidden: in_grid.then(|| shared("own_hidden", ty, items)),
-            reset_hidden: resets_operand.then(|| shared("reset_hidden", ty, states)),
-            update: resets_operand.then(|| shared("update", ty, items)),
-            cell: cell.has_cell_state().then(|| shared("cell", ty, items)),
-            accumulators: shared("accumulators", ty, accumulator_elems),
-        };
-        let columns = schedule.columns(recurrence);
-        let blocks = schedule.part_k(recurrence) / MMA_BLOCK_K;
-        let registers = RegisterBuffers::add(&mut program, schedule.engine, columns, schedule.rows, blocks);
-        let zero = program.exprs.index(0);
-        let thread = program.exprs.var(thread);
-        Self {
-            recurrence,
-            schedule,
-            ty,
-            program,
-            shared,
-            registers,
-            grid,
-            thread,
-            direction: zero,
-            tile: zero,
-            first_row: zero,
-            rank: zero,
-        }
-    }
-
+impl Emitter<'_> {
     fn cta(&mut self) -> Vec<Stmt> {
         let extents = self.recurrence.extents;
         let tiles = extents.batch.div_ceil(self.schedule.rows);
@@ -194,97 +69,6 @@ impl<'a> Emitter<'a> {
         }
         body.extend(self.last_states());
         body
-    }
-
-    /// Binds an expression with values `0..extent`; a constant stays one.
-    pub(super) fn bind(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId, extent: usize) -> ExprId {
-        bind_index(&mut self.program, body, name, value, extent)
-    }
-
-    pub(super) fn let_value(&mut self, body: &mut Vec<Stmt>, name: &str, value: ExprId) -> ExprId {
-        bind_value(&mut self.program, body, name, value)
-    }
-
-    /// Binds an offset below `extent` that is a multiple of the lanes of a thread.
-    pub(super) fn bind_multiple(
-        &mut self,
-        body: &mut Vec<Stmt>,
-        name: &str,
-        value: ExprId,
-        (extent, multiple): (usize, usize),
-    ) -> ExprId {
-        let var = bind_var(&mut self.program, body, name, value, extent.max(1));
-        self.program.exprs.set_multiple_of(var, multiple as i64);
-        self.program.exprs.var(var)
-    }
-
-    /// A barrier of the CTA, which is alone or whose peers need not see what it has written.
-    fn barrier(&self) -> Stmt {
-        Stmt::Cta(CtaStmt::Barrier)
-    }
-
-    fn cluster_barrier(&self) -> Stmt {
-        Stmt::Cta(if self.schedule.cluster() > 1 { CtaStmt::ClusterBarrier } else { CtaStmt::Barrier })
-    }
-
-    /// A barrier of the CTAs that share the hidden units of some sequences in a direction.
-    fn grid_barrier(&mut self) -> Option<Stmt> {
-        let buffer = self.grid?.arrived;
-        let tiles = self.schedule.groups(self.recurrence) / self.recurrence.extents.directions;
-        let offset = self.program.exprs.linear_index(&[self.direction, self.tile], &[tiles, 1]);
-        Some(Stmt::Cta(CtaStmt::GridBarrier { arrived: Location { buffer, offset } }))
-    }
-
-    /// A loop whose iterations the threads of the CTA share: `body` takes numbers below `count`.
-    pub(super) fn shared_loop(
-        &mut self,
-        name: &str,
-        count: usize,
-        body: impl FnOnce(&mut Self, ExprId) -> Vec<Stmt>,
-    ) -> Stmt {
-        let threads = self.schedule.threads();
-        let exprs = &mut self.program.exprs;
-        let (var, value) = exprs.fresh_index(name, count);
-        let body = body(self, value);
-        let end = self.program.exprs.index(count as i64);
-        let kind = LoopKind::UnrollBy(LOADS_IN_FLIGHT as u32);
-        Stmt::For { var, start: self.thread, end, step: threads as i64, kind, body }
-    }
-
-    /// An own unit among all hidden units.
-    pub(super) fn unit(&mut self, own: ExprId) -> ExprId {
-        let first = self.program.exprs.mul_const(self.rank, self.schedule.units as i64);
-        self.program.exprs.add2(first, own)
-    }
-
-    /// `[direction, k, gate, unit]` of the weights.
-    pub(super) fn weight_offset(&mut self, k: ExprId, gate: ExprId, unit: ExprId) -> ExprId {
-        let hidden = self.recurrence.extents.hidden;
-        let rows = self.recurrence.spec.cell.gates() * hidden;
-        let index = [self.direction, k, gate, unit];
-        self.program.exprs.linear_index(&index, &[hidden * rows, rows, hidden, 1])
-    }
-
-    pub(super) fn buffer(&self, arg: ArgId) -> BufferId {
-        BufferId::new(arg.index())
-    }
-
-    /// An element of an argument in the type of the accumulators.
-    fn load(&mut self, arg: ArgId, offset: ExprId, mask: Option<ExprId>) -> ExprId {
-        let value = self.program.exprs.load(self.buffer(arg), offset, 1, mask);
-        self.program.exprs.cast(self.ty, value)
-    }
-
-    fn store(&mut self, arg: ArgId, offset: ExprId, value: ExprId) -> Stmt {
-        let value = self.program.exprs.cast(self.recurrence.arg(arg).dtype, value);
-        Stmt::Store { buffer: self.buffer(arg), offset, value, mask: None }
-    }
-
-    /// `[direction, sequence, unit]`.
-    pub(super) fn state_offset(&mut self, sequence: ExprId, unit: ExprId) -> ExprId {
-        let extents = self.recurrence.extents;
-        let strides = [extents.batch * extents.hidden, extents.hidden, 1];
-        self.program.exprs.linear_index(&[self.direction, sequence, unit], &strides)
     }
 
     /// The hidden states of all units, and the cell states of the own ones. No step writes the states of rows past the last
@@ -491,24 +275,6 @@ impl<'a> Emitter<'a> {
         body.extend(stores);
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(chunks as i64));
         Some(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body })
-    }
-
-    /// Loads hidden states of a sequence that CTAs have exchanged, from a unit on.
-    pub(super) fn exchanged_states(
-        &mut self,
-        out: &mut Vec<Stmt>,
-        before: ExprId,
-        sequence: ExprId,
-        unit: ExprId,
-        lanes: usize,
-    ) -> ExprId {
-        let buffer = self.grid.expect("states are exchanged in the grid").states;
-        let offset = self.state_offset(sequence, unit);
-        let offset = self.program.exprs.add2(before, offset);
-        let ty = Type::vector(self.program.buffer(buffer).dtype, lanes);
-        let var = self.program.exprs.declare_register("hidden", ty);
-        out.push(Stmt::Cta(CtaStmt::LoadRelaxed { var, from: Location { buffer, offset } }));
-        self.program.exprs.var(var)
     }
 
     /// Inputs of the items' gates are loaded before the product, whose loads they are in flight with.

@@ -16,6 +16,7 @@
 //! multiply-adds or `mma.sync` with weights in registers (`register_weights`). A GRU whose reset gate comes before the product has two
 //! passes of product and cell in a step.
 
+mod emitter;
 mod lower;
 mod register_weights;
 mod schedule;

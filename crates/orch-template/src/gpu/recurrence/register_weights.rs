@@ -1,63 +1,19 @@
 //! Products with weights in registers, by multiply-adds or by `mma.sync`. Each warp has a part of the K dimension, of all columns of
 //! its CTA: column `gate * units + unit`.
 
-use super::lower::{Emitter, HiddenSource};
+use super::emitter::{Emitter, HiddenSource, RegisterBuffers};
 use super::schedule::{Engine, FRAGMENTS_IN_FLIGHT, MMA_BLOCK_K, MMA_COLUMNS, MMA_SEQUENCES};
 use orch_compute::expr::{BufferId, ExprId, Type};
 use orch_compute::recurrence::RecurrenceProgram;
 use orch_ir::DType;
 use orch_thread::cta::{CtaStmt, Location, MmaType, WARP};
-use orch_thread::program::{Buffer, Scope, Stmt, ThreadProgram};
-
-/// Registers of a thread that outlive a step.
-pub(super) struct RegisterBuffers {
-    /// Weights. By multiply-adds `[block, column]`, of the lane's index in each block of 32 along K. By `mma.sync`
-    /// `[tile of 16 columns, block, half of it]` fragments of A.
-    weights: BufferId,
-    /// By `mma.sync`: `[tile of columns, tile of sequences]` accumulators.
-    accumulators: Option<BufferId>,
-    /// By `mma.sync`: fragments of B in flight.
-    states: Option<BufferId>,
-}
+use orch_thread::program::Stmt;
 
 /// Where a thread is in its CTA.
 struct Lane {
     /// The part of K: the number of the warp.
     part: ExprId,
     lane: ExprId,
-}
-
-impl RegisterBuffers {
-    /// Adds them to a program; `None` if the engine keeps weights elsewhere.
-    pub fn add(
-        program: &mut ThreadProgram,
-        engine: Engine,
-        columns: usize,
-        rows: usize,
-        blocks: usize,
-    ) -> Option<Self> {
-        let mut scratch = |name: &str, dtype: DType, elems: usize| {
-            program.add_buffer(Buffer { name: name.to_owned(), dtype, elems, scope: Scope::Scratch })
-        };
-        match engine {
-            Engine::SharedWeights => None,
-            Engine::RegisterWeights => Some(Self {
-                weights: scratch("weights", DType::F32, blocks * columns),
-                accumulators: None,
-                states: None,
-            }),
-            Engine::Mma(ty) => {
-                let tiles = columns.div_ceil(MMA_COLUMNS);
-                let row_tiles = rows / MMA_SEQUENCES;
-                let in_flight = row_tiles.max(FRAGMENTS_IN_FLIGHT / row_tiles * row_tiles);
-                Some(Self {
-                    weights: scratch("weights", ty.dtype(), tiles * blocks * 2 * 8),
-                    accumulators: Some(scratch("mma_accumulators", DType::F32, tiles * row_tiles * 4)),
-                    states: Some(scratch("fragments", ty.dtype(), in_flight * 8)),
-                })
-            }
-        }
-    }
 }
 
 impl Emitter<'_> {

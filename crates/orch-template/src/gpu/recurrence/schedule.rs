@@ -136,7 +136,7 @@ impl GpuRecurrenceSchedule {
         recurrence.spec.cell.gates() * self.units
     }
 
-    /// Elements between the accumulators of neighbouring sequences in shared memory: of `mma.sync` whole tiles, and what lets the 32
+    /// Elements between the accumulators of neighbouring sequences in shared memory: of `mma.sync` full tiles, and what lets the 32
     /// threads of a warp store to different banks.
     pub(super) fn accumulators_of_row(&self, recurrence: &RecurrenceProgram) -> usize {
         let columns = self.columns(recurrence);
@@ -364,7 +364,7 @@ fn with_weights_in_registers(
     rows.into_iter().flat_map(of_rows).filter(fits).collect()
 }
 
-/// Sequences of CTAs that multiply by `mma.sync`: whole tiles.
+/// Sequences of CTAs that multiply by `mma.sync`: full tiles.
 fn mma_rows(batch: usize) -> Vec<usize> {
     let rows = (1..=MAX_MMA_ROWS / MMA_SEQUENCES).map(|tiles| tiles * MMA_SEQUENCES);
     rows.filter(|&rows| rows < batch + MMA_SEQUENCES).collect()

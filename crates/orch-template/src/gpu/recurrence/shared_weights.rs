@@ -1,6 +1,6 @@
 //! Products by multiply-adds whose weights are in shared memory, as far as they fit there, and are read from L2 otherwise.
 
-use super::lower::Emitter;
+use super::emitter::Emitter;
 use super::schedule::GpuRecurrenceSchedule;
 use crate::recurrence::steps::{Pass, TimeStep};
 use orch_compute::expr::{ExprId, Type, VarId};
