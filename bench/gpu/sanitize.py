@@ -3,7 +3,7 @@
 usage: python3 bench/gpu/sanitize.py [MODEL.onnx ...] [--precision f16,f32] [--orchestrion FILE] [--commit NAME] [--out FOLDER]
 
 Runs small cases of every template (products, convolutions, norms, reductions, transposition; sorts, selections of the largest,
-merges, scatters and cumulative sums of `bench/operators.py`), programs of the Mirage paper, attention of more blocks than an H100 has
+merges, scatters and cumulative sums of `bench/operators.py`; recurrent layers whose CTAs wait for each other), programs of the Mirage paper, attention of more blocks than an H100 has
 SMs (with heads of 128 its CTAs are persistent), and the given models, in f16, f32, or both, each compiled by `orchestrion` and run
 once under each tool, several side by side. Prints a line for each case and tool, and with --out writes FOLDER/sanitizer.md. The exit
 code is 1 if a tool reports anything, or could not do its work.
@@ -14,6 +14,7 @@ import contest, kernels, programs
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import operators  # noqa: E402
+import recurrent  # noqa: E402
 
 TOOLS = ["memcheck", "racecheck", "synccheck"]
 PROGRAMS = ["gqa_inc", "gqa_spec", "mha_prefill", "qknorm_gqa", "mlp_adapter", "lora", "rmsnorm_linear", "gated_mlp", "ntrans"]
@@ -28,6 +29,8 @@ OPERATORS = {
     **dict.fromkeys(["scatter_elements", "scatter_elements_added", "scatter_nd", "scatter_nd_of_elements"], ["small", "medium"]),
     **dict.fromkeys(["arg_max", "embedding_gradient", "index_put", "cumulative_sum_of_middle_axis"], ["small"]),
 }
+# Cell, steps, hidden units and sequences.
+RECURRENCES = [("LSTM", 6, 512, 20), ("GRU", 7, 256, 9), ("LSTM", 6, 300, 3)]
 
 
 def options():
@@ -67,6 +70,10 @@ def write_models(o, folder, precision):
         for size in OPERATORS.get(name, []):
             found[f"{name} {size}"] = path = f"{folder}/{name}_{size}.onnx"
             write_operator(build, sizes[size], path)
+    for cell, *sizes in RECURRENCES:
+        name = f"{cell} {' x '.join(map(str, sizes))}"
+        found[name] = path = f"{folder}/{name.replace(' ', '_')}.onnx"
+        recurrent.layer(cell, *sizes, path)
     for name in PROGRAMS:
         found[name] = path = f"{folder}/{name}.onnx"
         contest.write_model(name, "f16" if precision == "f16" else "f32", *programs.programs(1)[name], path)
