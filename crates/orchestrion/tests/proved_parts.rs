@@ -9,7 +9,8 @@ mod plan_options;
 use attention::attention;
 use cache_dir::CacheDir;
 use orch_ir::generate::random_inputs;
-use orchestrion::manifest::{ActionInfo, Manifest, SlotMemory};
+use orch_ir::{BinaryFn, DType, PrimOp, ScalarFn};
+use orchestrion::manifest::{ActionInfo, Manifest, SlotMemory, Update};
 use orchestrion::verification::{Verification, verify};
 use orchestrion::{Artifact, Executable, Model, Precision, RunOptions, Tensor};
 use plan_options::options;
@@ -25,9 +26,16 @@ impl Compiled {
     fn new() -> Self {
         let cache = CacheDir::new("proved-parts");
         // On CPUs it pays once the scores do not fit the caches.
-        let graph = attention(128, 4096);
+        let mut graph = attention(128, 4096);
+        // An input that is updated in place: the copy of its old value is a step before those of the part.
+        let count = graph.add_input("count", DType::F32, [64]);
+        let next = graph
+            .add(PrimOp::Map(ScalarFn::Binary(BinaryFn::Add)), &[count, count])
+            .expect("operands that fit");
+        graph.add_output("count", next);
+        let update = Update { output: graph.outputs.len() - 1, input: graph.inputs.len() - 1 };
         let inputs = random_inputs(&graph, 5);
-        let model = Model::from_graph(graph);
+        let model = Model { updates: vec![update], ..Model::from_graph(graph) };
         let artifact = model.compile(&options(&cache, None, Precision::F32)).expect("it compiles");
         Self { model, artifact, inputs }
     }
