@@ -105,7 +105,14 @@ impl Setting {
         let function = self.module.function(symbol).unwrap();
         CudaStep {
             name: symbol.to_owned(),
-            action: Action::Launch(Launch { function, shape, buffers, tensor_maps: Vec::new(), call: None }),
+            action: Action::Launch(Launch {
+                function,
+                shape,
+                buffers,
+                tensor_maps: Vec::new(),
+                cleared: Vec::new(),
+                call: None,
+            }),
         }
     }
 

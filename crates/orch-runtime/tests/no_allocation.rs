@@ -108,6 +108,7 @@ fn cuda_executable(folder: &std::path::Path, execution: cuda::Execution) -> cuda
         shape: cuda::LaunchShape { cluster: 2, is_programmatic: true, ..cuda::LaunchShape::new(2, 4) },
         buffers: vec![BufferRef::read(Base::Input(0), 0, SIZE), write(0)],
         tensor_maps: Vec::new(),
+        cleared: Vec::new(),
         call: None,
     };
     let program = cuda::Program {

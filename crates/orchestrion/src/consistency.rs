@@ -2,7 +2,8 @@
 //! away. After this, running it touches no memory that it should not, as long as its kernels do what they were compiled to.
 
 use crate::manifest::{
-    ActionInfo, Device, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, UpdatableInfo, typed,
+    ActionInfo, ClearedSlot, Device, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, UpdatableInfo,
+    typed,
 };
 use crate::run::host::InterpretedPart;
 use bytes::Bytes;
@@ -174,6 +175,9 @@ fn check_step(step: &StepInfo, parts: Parts<'_>, written: &mut Written) -> Resul
         check_slot(slot, parts)?;
     }
     check_action(step, manifest)?;
+    for &cleared in &step.cleared {
+        check_cleared(cleared, step, parts)?;
+    }
     for slot in step.slots.iter().filter(|slot| !slot.written && slot.bytes > 0) {
         let range = match slot.memory {
             SlotMemory::Arena(offset) => (offset, slot.bytes),
@@ -201,6 +205,17 @@ fn check_step(step: &StepInfo, parts: Parts<'_>, written: &mut Written) -> Resul
         }
     }
     Ok(())
+}
+
+/// What a kernel expects to be zeros is its own to write, and is filled from a constant of as many zeros.
+fn check_cleared(cleared: ClearedSlot, step: &StepInfo, parts: Parts<'_>) -> Result<(), String> {
+    let slot = step.slots.get(cleared.slot).filter(|slot| slot.written);
+    let zeros = parts.constants.get(cleared.constant).filter(|zeros| zeros.iter().all(|&byte| byte == 0));
+    let fits = slot.zip(zeros).is_some_and(|(slot, zeros)| {
+        matches!(slot.memory, SlotMemory::Arena(_)) && slot.bytes == zeros.len()
+    });
+    let is_kernel = matches!(step.action, ActionInfo::Kernel(_));
+    if fits && is_kernel { Ok(()) } else { Err("clears what is not its own working memory".to_owned()) }
 }
 
 /// A slot lies inside of its memory, and is as long as its type and shape say.
@@ -236,6 +251,10 @@ fn check_action(step: &StepInfo, manifest: &Manifest) -> Result<(), String> {
                 .all(|(argument, slot)| argument.bytes == slot.bytes && argument.written == slot.written);
             if !fits || kernel.arguments.len() != step.slots.len() {
                 return Err("has other tensors than its kernel takes".to_owned());
+            }
+            let waits = kernel.cta.as_ref().is_some_and(|cta| cta.is_cooperative);
+            if waits && step.cleared.is_empty() {
+                return Err("has CTAs that wait for each other at counters that are not cleared".to_owned());
             }
         }
         ActionInfo::Copy => match &step.slots[..] {

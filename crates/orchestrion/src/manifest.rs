@@ -257,6 +257,9 @@ pub struct StepInfo {
     pub action: ActionInfo,
     /// The tensors it is given, in the order the action expects.
     pub slots: Vec<Slot>,
+    /// Those that are filled with zeros before its kernel starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cleared: Vec<ClearedSlot>,
     /// The primitives it computes, as text.
     pub computes: Vec<String>,
     /// The operators of the model that they come from.
@@ -280,6 +283,15 @@ pub struct StepInfo {
     /// What the choice of kernels could have taken instead, the closest first; `None` in files that do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub considered: Option<Vec<Considered>>,
+}
+
+/// A tensor that is filled with zeros before a kernel starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClearedSlot {
+    /// Which of the step's.
+    pub slot: usize,
+    /// The constant that has as many zeros.
+    pub constant: usize,
 }
 
 /// What the choice of kernels could have taken in place of one or more steps.

@@ -65,6 +65,7 @@ pub fn manifest(steps: &[&[Slot]]) -> Manifest {
     let step = |(number, slots): (usize, &&[Slot])| StepInfo {
         name: format!("k{number}"),
         action: ActionInfo::Copy,
+        cleared: Vec::new(),
         slots: slots.to_vec(),
         computes: Vec::new(),
         origins: vec![format!("op{number}")],

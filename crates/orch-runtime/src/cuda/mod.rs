@@ -28,7 +28,7 @@ pub use driver::search::{Nvtx, SearchPaths};
 pub use driver::stream::{Event, Stream};
 pub use execute::device_tensors::{DeviceAddress, DeviceTensors, InputPlace};
 pub use execute::executable::{CudaExecutable, CudaProgram, ExecutableError, ExecutableOptions, Execution};
-pub use execute::launch::{Action, CudaStep, Launch, Program, TensorMapShape};
+pub use execute::launch::{Action, ClearedArgument, CudaStep, Launch, Program, TensorMapShape};
 pub use execute::ranges::ProfilerRanges;
 pub use execute::row::Row;
 pub use execute::run_timer::TimedRun;

@@ -358,15 +358,16 @@ CUresult cuFuncSetAttribute(void *handle, int id, int value) {
     else return 1;
     return 0;
 }
-static int cluster_of(const CUlaunchConfig *config, int *is_early) {
-    int cluster = 1;
-    *is_early = 0;
+typedef struct { int cluster, is_cooperative, is_early; } LaunchAttributes;
+static LaunchAttributes attributes_of(const CUlaunchConfig *config) {
+    LaunchAttributes found = {1, 0, 0};
     for (u32 i = 0; i < config->numAttrs; ++i) {
-        if (config->attrs[i].id == 4) cluster = (int)config->attrs[i].words[0];
-        else if (config->attrs[i].id == 6) *is_early = (int)config->attrs[i].words[0];
+        if (config->attrs[i].id == 2) found.is_cooperative = (int)config->attrs[i].words[0];
+        else if (config->attrs[i].id == 4) found.cluster = (int)config->attrs[i].words[0];
+        else if (config->attrs[i].id == 6) found.is_early = (int)config->attrs[i].words[0];
         else abort();
     }
-    return cluster;
+    return found;
 }
 
 // Kernels work on one float for each thread, and take 5 microseconds. Those of models (MODEL_k0_.., and k_.. while they are
@@ -412,14 +413,14 @@ static void capture_launch(Node *node, Function *function, u32 threads, void *co
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, void *handle, void **params, void **extra) {
     CURRENT();
     Function *f = handle;
-    int is_early, cluster = cluster_of(config, &is_early);
-    if (extra) return 1;
-    CUresult status = check_shape(f, config->gridDimX, config->blockDimX, config->sharedMemBytes, cluster);
+    LaunchAttributes attributes = attributes_of(config);
+    if (extra || attributes.is_cooperative && attributes.is_early) return 1;
+    CUresult status = check_shape(f, config->gridDimX, config->blockDimX, config->sharedMemBytes, attributes.cluster);
     if (status) return status;
     Node *node = captured_node(config->hStream);
     if (node) return capture_launch(node, f, config->gridDimX * config->blockDimX, params), 0;
-    note("launch %s %ux%u cluster %d shared %u%s\n", f->name, config->gridDimX, config->blockDimX, cluster,
-         config->sharedMemBytes, is_early ? " early" : "");
+    note("launch %s %ux%u cluster %d shared %u%s%s\n", f->name, config->gridDimX, config->blockDimX, attributes.cluster,
+         config->sharedMemBytes, attributes.is_cooperative ? " cooperative" : "", attributes.is_early ? " early" : "");
     uint64_t args[3];
     read_arguments(f->name, params, args);
     work(f->name, config->gridDimX * config->blockDimX, args);
@@ -548,6 +549,7 @@ CUresult cuGraphAddChildGraphNode(void **made, Graph *graph, void *const *after,
 }
 CUresult cuGraphKernelNodeSetAttribute(Node *node, int id, const u32 *value) {
     CURRENT();
+    if (id == 2) return note("  cooperative\n"), 0;
     if (id != 4) return 1;
     note("  cluster %u\n", value[0]);
     return value[0] > 8 && !node->function->is_large_cluster ? 912 : 0;

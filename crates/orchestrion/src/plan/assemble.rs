@@ -4,14 +4,14 @@
 //! long as it lives, or that of a tensor which it is a new value of. Tensors live as long as the groups of columns that use them, so that
 //! columns of a group share no memory that one of them writes. Outputs that are updated in place are first copies of their inputs, unless the caller gives both one memory.
 //! Outputs that no kernel writes (an input, a constant, a second name) are copied at the end. Memory of a kernel alone that it expects to be
-//! zeros is its own throughout a run, and a copy of constant zeros comes before the kernel.
+//! zeros is filled from a constant before it starts.
 
 use super::explain;
 use super::implementation::{ColumnBody, Implementation, PlannedColumn};
 use super::kernel::{KernelDesign, KernelWork};
 use super::known::constant_step;
 use super::updated::{InPlace, UpdatedTensor};
-use crate::manifest::{ActionInfo, Port, Slot, SlotMemory, StepInfo, Update};
+use crate::manifest::{ActionInfo, ClearedSlot, Port, Slot, SlotMemory, StepInfo, Update};
 use crate::{Error, Options, parallel};
 use bytes::Bytes;
 use orch_compute::Storage;
@@ -73,7 +73,6 @@ pub fn assemble(
     }
     let mut step_of_column = Vec::with_capacity(columns.len());
     for (number, column) in columns.iter().enumerate() {
-        steps.extend(assembler.clears(number, column, &implementation.kernels));
         step_of_column.push(steps.len());
         steps.push(assembler.step(number, column, &implementation.kernels)?);
     }
@@ -220,15 +219,11 @@ impl Assembler<'_> {
             }
         }
         let mut buffers: Vec<Buffer> = stored.iter().map(|(_, buffer)| *buffer).collect();
-        // No other tensor has the memory of zeros, so that a kernel may also be run alone, again and again.
-        let last_group = columns().map(|(group, _)| group as u32).max().unwrap_or(0);
         let mut own = Vec::new();
         for (number, (group, column)) in columns().enumerate() {
-            for OwnMemory { binding, slot, is_zeroed } in OwnMemory::of(column, &implementation.kernels) {
-                let group = group as u32;
-                let (first_use, last_use) = if is_zeroed { (0, last_group) } else { (group, group) };
+            for OwnMemory { binding, slot, .. } in OwnMemory::of(column, &implementation.kernels) {
                 let (bytes, alignment) = (slot.bytes as u64, ALIGN_BYTES as u64);
-                buffers.push(Buffer { bytes, alignment, first_use, last_use });
+                buffers.push(Buffer { bytes, alignment, first_use: group as u32, last_use: group as u32 });
                 own.push((number, binding));
             }
         }
@@ -276,20 +271,17 @@ impl Assembler<'_> {
         stated.or_else(|| self.known.get(&tensor))
     }
 
-    /// The copies of zeros to what a column's kernel expects to be zeros.
-    fn clears(&mut self, number: usize, column: &PlannedColumn, kernels: &[KernelDesign]) -> Vec<StepInfo> {
-        let ColumnBody::Kernel { kernel, .. } = column.body else { return Vec::new() };
-        let mut copies = Vec::new();
+    /// What a column's kernel expects to be zeros, and the constants that have them.
+    fn cleared(&mut self, column: &PlannedColumn, kernels: &[KernelDesign]) -> Vec<ClearedSlot> {
+        let mut cleared = Vec::new();
         for OwnMemory { binding, slot, .. } in OwnMemory::of(column, kernels).filter(|own| own.is_zeroed) {
             let constant = *self.zeros.entry(slot.bytes).or_insert_with(|| {
                 self.constants.push(Bytes::from(vec![0; slot.bytes]));
                 self.constants.len() - 1
             });
-            let from = Slot { memory: SlotMemory::Constant(constant), written: false, ..slot.clone() };
-            let to = Slot { memory: SlotMemory::Arena(self.own[&(number, binding)]), ..slot };
-            copies.push(copy_step(format!("clear_{}", kernels[kernel].name), [from, to]));
+            cleared.push(ClearedSlot { slot: binding, constant });
         }
-        copies
+        cleared
     }
 
     fn step(
@@ -320,10 +312,12 @@ impl Assembler<'_> {
         };
         let computes = column.nodes.iter().map(|&node| explain::describe(self.graph, node)).collect();
         let (cost_us, tuned_us) = (column.cost_us, column.measured_us);
+        let cleared = self.cleared(column, kernels);
         Ok(StepInfo {
             name,
             action,
             slots,
+            cleared,
             computes,
             origins,
             cost_us,
@@ -453,6 +447,7 @@ fn copy_step(name: String, [from, to]: [Slot; 2]) -> StepInfo {
         action: ActionInfo::Copy,
         traffic_bytes: from.bytes + to.bytes,
         slots: vec![from, to],
+        cleared: Vec::new(),
         computes: Vec::new(),
         origins: Vec::new(),
         cost_us: 0.0,

@@ -29,6 +29,12 @@ impl Planned {
         self.assembly.steps.iter().map(|step| step.name.as_str()).collect()
     }
 
+    /// The names of the steps that fill memory with zeros before their kernel starts.
+    pub fn cleared_steps(&self) -> Vec<&str> {
+        let steps = self.assembly.steps.iter().filter(|step| !step.cleared.is_empty());
+        steps.map(|step| step.name.as_str()).collect()
+    }
+
     /// Its modelled time in microseconds.
     pub fn modelled_us(&self) -> f64 {
         self.report.modelled_us

@@ -6,7 +6,7 @@
 use super::host::{InterpretedPart, tensor_of_slot};
 use super::options::check_input;
 use crate::Error;
-use crate::manifest::{ActionInfo, Port, Slot, SlotMemory, StepInfo, typed};
+use crate::manifest::{ActionInfo, ClearedSlot, Port, Slot, SlotMemory, StepInfo, typed};
 use crate::plan::planned::Planned;
 use orch_ir::Tensor;
 use orch_runtime::program::HostRoutine;
@@ -64,7 +64,13 @@ impl Planned {
 impl EmulatedMemory<'_> {
     fn run(&mut self, step: &StepInfo) -> Result<(), String> {
         match &step.action {
-            ActionInfo::Kernel(number) => self.launch(*number, &step.slots),
+            ActionInfo::Kernel(number) => {
+                for ClearedSlot { slot, constant } in &step.cleared {
+                    let zeros = self.planned.assembly.constants[*constant].clone();
+                    self.write(&step.slots[*slot], &zeros)?;
+                }
+                self.launch(*number, &step.slots)
+            }
             ActionInfo::Copy => {
                 let [from, to] = &step.slots[..] else {
                     return Err("it does not copy one tensor".to_owned());

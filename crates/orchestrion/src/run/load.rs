@@ -5,7 +5,9 @@ use super::joined::joined;
 use super::launch::{buffer_ref, check_fits, launch_shape, starts_early, tensor_map_shape};
 use super::options::RunOptions;
 use crate::Error;
-use crate::manifest::{self, ActionInfo, KernelInfo, Manifest, Port, Slot, StepInfo, typed};
+use crate::manifest::{
+    self, ActionInfo, ClearedSlot, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed,
+};
 use crate::parallel::MAX_THREADS;
 use crate::plan::sharing::chunking;
 use bytes::Bytes;
@@ -80,7 +82,9 @@ pub fn on_gpu(
         let buffers = step.slots.iter().map(buffer_ref).collect();
         let call = info.call.as_ref().and_then(|call| libraries.call(&call.computation));
         let tensor_maps = cta.tensor_maps.iter().map(tensor_map_shape).collect();
-        Ok(cuda::Launch { function, shape, buffers, tensor_maps, call })
+        let cleared = step.cleared.iter().map(|cleared| cleared_argument(step, *cleared));
+        let cleared = cleared.collect::<Result<_, _>>()?;
+        Ok(cuda::Launch { function, shape, buffers, tensor_maps, cleared, call })
     };
     let program = program(manifest, constants, &launch)?;
     let steps = manifest.steps.iter().map(|step| step.name.as_str());
@@ -94,6 +98,17 @@ pub fn on_gpu(
         cuda::CudaProgram::new(&context, program, options).map_err(Error::from)?.with_ranges(ranges);
     check_memory(manifest, 0)?;
     Ok(program)
+}
+
+/// A cleared tensor in the runtime's terms.
+fn cleared_argument(
+    step: &StepInfo,
+    ClearedSlot { slot, constant }: ClearedSlot,
+) -> Result<cuda::ClearedArgument, Error> {
+    let to =
+        step.slots.get(slot).ok_or_else(|| inconsistent(step, "clears a tensor that it does not have"))?;
+    let zeros = Slot { memory: SlotMemory::Constant(constant), written: false, ..to.clone() };
+    Ok(cuda::ClearedArgument { argument: slot, zeros: buffer_ref(&zeros) })
 }
 
 /// Refuses a GPU that does not run code of the manifest's target, or has less shared memory than the kernels take.

@@ -293,6 +293,11 @@ fn write_cuda(manifest: &Manifest, text: &mut String) -> Result<(), Error> {
                     kernel.cta.as_ref().map_or(String::new(), |cta| launch(kernel, cta))
                 ));
                 lines.extend(step.slots.iter().enumerate().map(|slot| argument(manifest, slot)));
+                let cleared = step.cleared.iter();
+                lines.extend(
+                    cleared
+                        .map(|cleared| format!("    argument {} is filled with zeros before", cleared.slot)),
+                );
                 let maps = kernel.cta.iter().flat_map(|cta| &cta.tensor_maps);
                 lines.extend(maps.map(|map| {
                     format!(

@@ -482,8 +482,12 @@ impl CudaExecutable {
         match (&self.source.program.steps[idx].action, self.calls.of(idx)) {
             (_, Some(call)) => self.calls.enqueue(call, stream),
             (Action::Launch(launch), None) => {
+                for (zeros, to) in launch.clears() {
+                    stream.copy(address(zeros), address(to), to.len_bytes)?;
+                }
                 let mut shape = launch.shape;
-                shape.is_programmatic &= self.source.options.allow_programmatic && follows;
+                shape.is_programmatic &=
+                    self.source.options.allow_programmatic && follows && launch.cleared.is_empty();
                 // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
                 unsafe { launch.function.launch_with(stream, &shape, arguments.pointers()) }
             }

@@ -18,8 +18,8 @@ use std::ops::Range;
 pub(super) struct Form {
     pub(super) execution: Execution,
     pub(super) segments: Vec<Segment>,
-    /// For each step that is a node of a graph its segment and node.
-    nodes: Vec<Option<(usize, Node)>>,
+    /// For each step that is a node of a graph its segment and nodes.
+    nodes: Vec<Option<(usize, StepNodes)>>,
     /// The addresses that the nodes have; `None` if that is not known.
     ports: Option<Ports>,
     /// For each update whether its output has the memory of its input: then graphs leave the copy of the old value out.
@@ -42,10 +42,17 @@ pub(super) struct GraphSegment {
     pub(super) graph: Graph,
 }
 
-/// A graph, and the node of each step that has one.
+/// A graph, and the nodes of each step that has any.
 struct StepGraph {
     graph: Graph,
-    nodes: Vec<(usize, Node)>,
+    nodes: Vec<(usize, StepNodes)>,
+}
+
+/// The nodes of a step.
+struct StepNodes {
+    node: Node,
+    /// The copies of zeros that it waits for, in the order of [`Launch::clears`].
+    clears: Vec<Node>,
 }
 
 /// A step that accesses memory whose address may change: inputs, outputs, working memory.
@@ -147,19 +154,22 @@ impl CudaExecutable {
     fn bind_graphs(&self, form: &Form, before: Option<&Ports>) -> Result<(), CudaError> {
         let address = |range: &BufferRef| self.placement.address(range);
         for boundary in &self.boundary_steps {
-            let Some((segment, node)) = form.nodes[boundary.step] else { continue };
+            let Some((segment, StepNodes { node, clears })) = &form.nodes[boundary.step] else { continue };
             if !boundary.has_moved(before, &self.placement.ports) {
                 continue;
             }
-            let Segment::Graph(GraphSegment { graph, .. }) = &form.segments[segment] else { continue };
+            let Segment::Graph(GraphSegment { graph, .. }) = &form.segments[*segment] else { continue };
             match &self.source.program.steps[boundary.step].action {
-                Action::Launch(Launch { function, shape, .. }) => {
+                Action::Launch(launch @ Launch { function, shape, .. }) => {
+                    for ((zeros, to), clear) in launch.clears().zip(clears) {
+                        graph.set_copy(*clear, address(zeros), address(to), to.len_bytes)?;
+                    }
                     let pointers = self.arguments[boundary.step].pointers();
                     // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
-                    unsafe { graph.set_kernel(node, function, shape, pointers)? };
+                    unsafe { graph.set_kernel(*node, function, shape, pointers)? };
                 }
                 Action::Copy { from, to } => {
-                    graph.set_copy(node, address(from), address(to), from.len_bytes)?;
+                    graph.set_copy(*node, address(from), address(to), from.len_bytes)?;
                 }
                 Action::Host(_) => {}
             }
@@ -172,7 +182,7 @@ impl CudaExecutable {
         let steps = &self.source.program.steps;
         let is_host = |idx: &usize| matches!(steps[*idx].action, Action::Host(_));
         let mut segments = Vec::new();
-        let mut nodes = vec![None; steps.len()];
+        let mut nodes: Vec<Option<(usize, StepNodes)>> = (0..steps.len()).map(|_| None).collect();
         let mut start = 0;
         for host in (0..steps.len()).filter(is_host).chain([steps.len()]) {
             if start < host {
@@ -184,7 +194,9 @@ impl CudaExecutable {
                     None => Segment::Direct(start..host),
                     Some(StepGraph { graph, nodes: of_steps }) => {
                         let number = segments.len();
-                        of_steps.into_iter().for_each(|(step, node)| nodes[step] = Some((number, node)));
+                        of_steps
+                            .into_iter()
+                            .for_each(|(step, of_step)| nodes[step] = Some((number, of_step)));
                         Segment::Graph(GraphSegment { steps: start..host, graph })
                     }
                 });
@@ -242,7 +254,7 @@ impl CudaExecutable {
         let mut workspace_end: Vec<Node> = Vec::new();
         for (idx, waits) in steps.zip(&waits) {
             let before = if waits.is_empty() { start.clone() } else { GraphEnd::of(&ends, waits) };
-            let mut after = before.nodes;
+            let (mut after, mut clears) = (before.nodes, Vec::new());
             let call = self.calls.of(idx);
             let captured = call.and_then(Call::captured);
             if call.is_some_and(Call::needs_workspace) {
@@ -253,8 +265,13 @@ impl CudaExecutable {
                 (Action::Launch(_), Some(captured)) => Some(builder.add_captured(captured, &after)?),
                 (Action::Launch(launch), None) => {
                     let (function, shape) = (&launch.function, &launch.shape);
+                    for (zeros, to) in launch.clears() {
+                        clears.push(builder.add_copy(address(zeros), address(to), to.len_bytes, &after)?);
+                    }
+                    after.extend(&clears);
                     // A programmatic edge is the only one, because `griddepcontrol.wait` waits for all of them.
-                    let is_early = allow_early && shape.is_programmatic && before.is_kernel;
+                    let is_early =
+                        allow_early && shape.is_programmatic && before.is_kernel && clears.is_empty();
                     let pointers = self.arguments[idx].pointers();
                     // SAFETY: these are the launch's own arguments, one for each tensor and tensor map.
                     Some(unsafe { builder.add_kernel(function, shape, pointers, &after, is_early)? })
@@ -268,7 +285,7 @@ impl CudaExecutable {
             if call.is_some_and(Call::needs_workspace) {
                 workspace_end.extend(node);
             }
-            nodes.extend(node.map(|node| (idx, node)));
+            nodes.extend(node.map(|node| (idx, StepNodes { node, clears })));
             let is_launch = matches!(self.source.program.steps[idx].action, Action::Launch(_));
             let is_kernel = is_launch && captured.is_none();
             ends.push(GraphEnd { nodes: node.map_or(after, |node| vec![node]), is_kernel });
@@ -284,8 +301,8 @@ impl CudaExecutable {
 pub(in crate::cuda) struct GraphPart {
     /// The nodes that come last.
     pub(in crate::cuda) end: GraphEnd,
-    /// The node of each step that has one.
-    nodes: Vec<(usize, Node)>,
+    /// The nodes of each step that has any.
+    nodes: Vec<(usize, StepNodes)>,
 }
 
 /// The nodes that steps after a part of a graph depend on.

@@ -37,6 +37,7 @@ impl Cuda {
                 shape,
                 buffers: Vec::new(),
                 tensor_maps: Vec::new(),
+                cleared: Vec::new(),
                 call: None,
             }),
         };
@@ -86,7 +87,14 @@ impl Meter for Cuda {
                 shape.ok_or_else(|| Error::internal(format!("kernel {} is too large", kernel.name)))?;
             let tensor_maps = cta.tensor_maps.iter().map(tensor_map_shape).collect();
             let call = kernel.call.as_ref().and_then(|call| self.libraries.call(&call.computation));
-            let action = Action::Launch(Launch { function, shape, buffers: Vec::new(), tensor_maps, call });
+            let action = Action::Launch(Launch {
+                function,
+                shape,
+                buffers: Vec::new(),
+                tensor_maps,
+                cleared: Vec::new(),
+                call,
+            });
             program.steps.push(CudaStep { name: kernel.name.clone(), action });
         }
         let noise = place_buffers(&mut program, chains);

@@ -38,7 +38,8 @@ fn write(base: Base, slot: usize) -> BufferRef {
 /// A launch whose last tensor is written.
 fn launch(context: &Context, symbol: &str, buffers: Vec<BufferRef>) -> CudaStep {
     let (function, shape) = (function(context, symbol), LaunchShape::new(2, 2));
-    let launch = Launch { function, shape, buffers, tensor_maps: Vec::new(), call: None };
+    let launch =
+        Launch { function, shape, buffers, tensor_maps: Vec::new(), cleared: Vec::new(), call: None };
     CudaStep { name: symbol.into(), action: Action::Launch(launch) }
 }
 

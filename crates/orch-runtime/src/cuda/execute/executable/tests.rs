@@ -4,7 +4,9 @@ mod failures;
 
 use super::*;
 use crate::cuda::testing::{Fake, FakeLibrary, floats, function};
-use crate::cuda::{CudaStep, Launch, LaunchShape, Nvtx, Row, SearchPaths, TensorMapShape, TimeOptions};
+use crate::cuda::{
+    ClearedArgument, CudaStep, Launch, LaunchShape, Nvtx, Row, SearchPaths, TensorMapShape, TimeOptions,
+};
 use crate::program::{HostStep, TensorRef};
 use orch_ir::{DType, Tensor};
 
@@ -43,6 +45,7 @@ fn launch(context: &Context, symbol: &str, tensors: &[(Base, usize)]) -> CudaSte
         shape,
         buffers,
         tensor_maps: Vec::new(),
+        cleared: Vec::new(),
         call: None,
     });
     CudaStep { name: format!("{symbol} to {}", write(*last)), action }
@@ -195,6 +198,56 @@ fn invalid_tensor_maps_are_refused() {
     }
     let error = error(TensorMapShape { strides_bytes: vec![8], ..tensor_map() });
     assert!(error.contains("encoding the tensor map") && error.contains("of step `neg to"), "{error}");
+}
+
+/// `x + 0`, where an earlier step has left `-x` in place of the zeros.
+fn clearing(context: &Context) -> Program {
+    let mut add = launch(context, "add", &[input(0), arena(0), output(0)]);
+    if let Action::Launch(launch) = &mut add.action {
+        launch.buffers[1] = write(arena(0));
+        launch.cleared = vec![ClearedArgument { argument: 1, zeros: read((Base::Constant(1), 0)) }];
+        launch.shape.is_cooperative = true;
+    }
+    let mut program = program(vec![launch(context, "neg", &[input(0), arena(0)]), add], 1);
+    program.constants.push(vec![0; BYTES].into());
+    program
+}
+
+#[test]
+fn arguments_are_cleared_before_each_launch() {
+    let fake = Fake::new();
+    let context = fake.context();
+    for execution in Execution::ALL {
+        let mut executable = executable(&context, clearing(&context), execution);
+        for x in [1.0, -2.5] {
+            let mut sum = vec![0; BYTES];
+            executable.run(&[&floats([x; ELEMS])], &mut [&mut sum]).unwrap();
+            assert_eq!(sum, floats([x; ELEMS]), "{execution:?}");
+        }
+        let cooperative = fake.log().lines().filter(|line| line.contains("cooperative")).count();
+        assert!(cooperative > 0, "{execution:?}: {}", fake.log());
+        // Alone, after others have run.
+        let times = executable.time_steps(1..2, &TimeOptions { replays: 1, ..TimeOptions::default() });
+        assert_eq!(times.unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn only_own_memory_is_cleared() {
+    let fake = Fake::new();
+    let context = fake.context();
+    let refused = |change: fn(&mut Launch)| {
+        let mut program = clearing(&context);
+        let Action::Launch(launch) = &mut program.steps[1].action else { panic!("a launch") };
+        change(launch);
+        let error = CudaProgram::new(&context, program, ExecutableOptions::default()).err();
+        error.is_some_and(|error| error.to_string().contains("clears"))
+    };
+    assert!(!refused(|_| {}));
+    assert!(refused(|launch| launch.cleared[0].argument = 0));
+    assert!(refused(|launch| launch.cleared[0].argument = 3));
+    assert!(refused(|launch| launch.cleared[0].zeros = read(arena(1))));
+    assert!(refused(|launch| launch.cleared[0].zeros.len_bytes /= 2));
 }
 
 #[test]

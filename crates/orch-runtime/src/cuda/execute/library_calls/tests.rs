@@ -56,7 +56,14 @@ fn step(
 ) -> CudaStep {
     let shape = LaunchShape { is_programmatic: true, ..LaunchShape::new(1, 1) };
     let call = Some(LibraryCall::Product(Ok(Arc::clone(library)), product.clone()));
-    let launch = Launch { function: function(context, "neg"), shape, buffers, tensor_maps: Vec::new(), call };
+    let launch = Launch {
+        function: function(context, "neg"),
+        shape,
+        buffers,
+        tensor_maps: Vec::new(),
+        cleared: Vec::new(),
+        call,
+    };
     CudaStep { name: "product".into(), action: Action::Launch(launch) }
 }
 
@@ -141,6 +148,7 @@ fn tensors_of_the_device_are_staged_for_calls() {
             shape,
             buffers,
             tensor_maps: Vec::new(),
+            cleared: Vec::new(),
             call: None,
         };
         program.steps.push(CudaStep { name: "negative".into(), action: Action::Launch(launch) });
@@ -186,7 +194,8 @@ fn chain(context: &Context, library: &Arc<CublasLt>) -> Program {
     let shape = LaunchShape { is_programmatic: true, ..LaunchShape::new(2, 2) };
     let negate = |from, to| {
         let (function, buffers) = (function(context, "neg"), vec![from, to]);
-        let launch = Launch { function, shape, buffers, tensor_maps: Vec::new(), call: None };
+        let launch =
+            Launch { function, shape, buffers, tensor_maps: Vec::new(), cleared: Vec::new(), call: None };
         CudaStep { name: "negate".into(), action: Action::Launch(launch) }
     };
     let multiply = |buffers: [BufferRef; 3]| step(context, library, &product, buffers.to_vec());

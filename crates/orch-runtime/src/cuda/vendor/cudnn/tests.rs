@@ -143,7 +143,14 @@ fn single(context: &Context, library: Result<Arc<Cudnn>, CudaError>, conv: &Conv
     let buffers = reads.chain([BufferRef::write(Base::Output(0), 0, BYTES)]).collect();
     let shape = LaunchShape { is_programmatic: true, ..LaunchShape::new(1, 1) };
     let call = Some(LibraryCall::Convolution(library, conv.clone()));
-    let launch = Launch { function: function(context, "neg"), shape, buffers, tensor_maps: Vec::new(), call };
+    let launch = Launch {
+        function: function(context, "neg"),
+        shape,
+        buffers,
+        tensor_maps: Vec::new(),
+        cleared: Vec::new(),
+        call,
+    };
     Program {
         input_bytes: vec![BYTES; inputs],
         output_bytes: vec![BYTES],
