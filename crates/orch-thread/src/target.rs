@@ -107,6 +107,8 @@ pub struct GpuTarget {
     pub arch: &'static str,
     /// SMs.
     pub sms: usize,
+    /// SMs of the smallest GPU that runs its code: no more CTAs may wait for each other.
+    pub least_sms: usize,
     /// Bytes of shared memory that one CTA may use.
     pub shared_bytes: usize,
     /// Bytes of shared memory of an SM; each resident CTA takes 1 KiB of them beyond its own.
@@ -172,6 +174,8 @@ pub const SM_80: GpuTarget = GpuTarget {
     name: "sm_80",
     arch: "sm_80",
     sms: 108,
+    // An A30.
+    least_sms: 56,
     shared_bytes: 163 << 10,
     sm_shared_bytes: 164 << 10,
     sm_registers: 64 << 10,
@@ -187,6 +191,8 @@ pub const SM_90: GpuTarget = GpuTarget {
     name: "sm_90",
     arch: "sm_90a",
     sms: 132,
+    // An H20.
+    least_sms: 78,
     shared_bytes: 227 << 10,
     sm_shared_bytes: 228 << 10,
     has_clusters: true,
@@ -201,6 +207,8 @@ pub const SM_90: GpuTarget = GpuTarget {
 pub const COMPUTE_80: GpuTarget = GpuTarget {
     name: "compute_80",
     arch: "compute_80",
+    // An A2.
+    least_sms: 10,
     shared_bytes: 99 << 10,
     sm_shared_bytes: 100 << 10,
     sm_threads: 1536,

@@ -41,7 +41,7 @@ static char log_text[1 << 20];
 static size_t log_len;
 static struct { char symbol[64]; CUresult code; int after; } failures[16];
 static int failure_count;
-static int64_t driver_version = 13000, device_count = 1, memory_total = 1 << 20, capability = 90, max_shared = 232448;
+static int64_t driver_version = 13000, device_count = 1, memory_total = 1 << 20, capability = 90, max_shared = 232448, sms = 132;
 
 // What a device remembers.
 static CUresult broken;   // after a fault every call fails with this
@@ -83,6 +83,7 @@ void fake_set(const char *key, int64_t value) {
     else if (!strcmp(key, "memory_total")) memory_total = value;
     else if (!strcmp(key, "capability")) capability = value;
     else if (!strcmp(key, "max_shared")) max_shared = value;
+    else if (!strcmp(key, "sms")) sms = value;
     else abort();
 }
 int64_t fake_memory_used(void) { return memory_used; }
@@ -132,7 +133,7 @@ CUresult cuDeviceGetAttribute(int *value, int id, int device) {
     ENTER();
     switch (id) {
         case 13: *value = 1980000; break;
-        case 16: *value = 132; break;
+        case 16: *value = (int)sms; break;
         case 36: *value = 3201000; break;
         case 37: *value = 6144; break;
         case 38: *value = 4096; break;

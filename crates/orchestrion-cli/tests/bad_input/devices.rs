@@ -2,6 +2,8 @@
 //! compiles nothing (`orch-runtime/tests/fake_cuda`).
 
 use crate::support::{Session, good_model};
+use orch_ir::{DType, Tensor};
+use orch_onnx::builder::{GraphBuilder, ModelBuilder, node};
 use std::path::Path;
 use std::process::Command;
 
@@ -109,6 +111,22 @@ fn devices() {
     session.finish();
 }
 
+/// A recurrence of so many hidden units that its CTAs wait for each other.
+fn wide_recurrence() -> ModelBuilder {
+    const HIDDEN: usize = 512;
+    let weights = |inputs: usize| {
+        let values: Vec<f32> = (0..HIDDEN * inputs).map(|at| (at % 7) as f32 / 1e4).collect();
+        Tensor::from_vec([1, HIDDEN, inputs], values)
+    };
+    GraphBuilder::new("recurrence")
+        .input("x", DType::F32, [2, 1, 16])
+        .initializer("w", &weights(16))
+        .initializer("r", &weights(HIDDEN))
+        .node(node("RNN", ["x", "w", "r"], ["y"]).attr("hidden_size", HIDDEN as i64))
+        .output("y")
+        .model(17)
+}
+
 /// What a call says that must succeed.
 fn said(mut command: Command) -> (String, String) {
     let output = command.output().unwrap();
@@ -172,6 +190,13 @@ fn ptx() {
     said(session.command(shared));
     let command = steered(&session, RUN_PTX, "set max_shared 1024");
     session.observe("a GPU with less shared memory", RUN_PTX, command);
+
+    session.write("recurrence.onnx", wide_recurrence().encode());
+    let waiting = "compile recurrence.onnx --target cuda:sm_90 --nvrtc ./libnvrtc.so -o ptx.orc -q";
+    said(session.command(waiting));
+    said(steered(&session, RUN_PTX, "set memory_total 8000000\nset sms 78"));
+    let command = steered(&session, RUN_PTX, "set memory_total 8000000\nset sms 16");
+    session.observe("a GPU with fewer SMs than CTAs that wait for each other", RUN_PTX, command);
     session.finish();
 }
 

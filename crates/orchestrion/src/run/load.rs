@@ -116,14 +116,12 @@ fn check_device(manifest: &Manifest, device: &Device) -> Result<(), Error> {
     let info = device.info();
     if info.capability.runs(&manifest.target) {
         let is_cooperative = |kernel: &&KernelInfo| kernel.cta.as_ref().is_some_and(|cta| cta.is_cooperative);
-        let together = manifest.kernels.iter().filter(is_cooperative).map(|kernel| kernel.tasks).max();
-        if together.is_some_and(|ctas| ctas > info.sm_count as usize) {
+        let waiting = manifest.kernels.iter().filter(is_cooperative).map(|kernel| kernel.tasks).max();
+        if let Some(ctas) = waiting.filter(|&ctas| ctas > info.sm_count as usize) {
             return Err(Error::Environment(format!(
-                "a kernel of the executable has {} CTAs that wait for each other, one on an SM, but {} has {} SMs; compile it \
+                "a kernel of the executable has {ctas} CTAs that wait for each other, one on an SM, but {} has {} SMs; compile it \
                  again for this GPU (--target cuda)",
-                together.unwrap_or(0),
-                info.name,
-                info.sm_count
+                info.name, info.sm_count
             )));
         }
         let ctas = manifest.kernels.iter().filter_map(|kernel| kernel.cta.as_ref());

@@ -32,7 +32,7 @@ pub struct GpuRecurrenceSchedule {
 pub enum Exchange {
     /// Through DSMEM, between barriers of a cluster: at most [`MAX_CLUSTER`] CTAs. One CTA alone needs no cluster.
     Cluster,
-    /// Through global memory, between barriers of the grid: as many CTAs as there are SMs.
+    /// Through global memory, between barriers of the grid: as many CTAs as there are SMs, on all GPUs that may run the code.
     Grid,
 }
 
@@ -250,7 +250,7 @@ impl GpuRecurrenceSchedule {
             && registers <= most
             && self.threads() * registers <= target.sm_registers
             && self.shared_bytes(recurrence) <= target.shared_bytes
-            && (self.exchange == Exchange::Cluster || self.grid(recurrence) <= target.sms)
+            && (self.exchange == Exchange::Cluster || self.grid(recurrence) <= target.least_sms)
     }
 }
 

@@ -180,6 +180,7 @@ fn gpu_target(info: &DeviceInfo) -> Result<GpuTarget, Error> {
     let table = GPU_TARGETS.into_iter().find(|target| capability.runs(target.name)).unwrap_or(&COMPUTE_80);
     Ok(GpuTarget {
         sms: info.sm_count as usize,
+        least_sms: info.sm_count as usize,
         shared_bytes: info.shared_bytes_per_block as usize,
         sm_shared_bytes: info.shared_bytes_per_sm as usize,
         sm_registers: info.registers_per_sm as usize,
