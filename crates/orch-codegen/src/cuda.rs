@@ -36,6 +36,9 @@ use orch_thread::{GpuTarget, ThreadProgram};
 /// What every file starts with.
 const PRELUDE: &str = include_str!("cuda/prelude.cuh");
 
+/// What files of kernels whose CTAs wait for each other have next.
+const GRID_PRELUDE: &str = include_str!("cuda/grid.cuh");
+
 /// CUDA C++ text that defines one kernel.
 ///
 /// # Panics
@@ -44,7 +47,9 @@ pub fn emit(program: &ThreadProgram, target: &GpuTarget) -> String {
     let tiles: String = wgmma::functions(program).iter().map(wgmma::WgmmaFunction::text).collect();
     let approximate = if approximate::may_approximate(program) { "#define ORC_APPROXIMATE\n" } else { "" };
     let kernel = function::emit(program, target);
-    format!("/* Generated for {}. */\n{approximate}{PRELUDE}{tiles}\n{kernel}", target.name)
+    let waits = program.cta.as_ref().is_some_and(|cta| cta.barrier_group > 1);
+    let grid = if waits { GRID_PRELUDE } else { "" };
+    format!("/* Generated for {}. */\n{approximate}{PRELUDE}{grid}{tiles}\n{kernel}", target.name)
 }
 
 /// The options that NVRTC needs for the text of [`emit`], but for the architecture.
