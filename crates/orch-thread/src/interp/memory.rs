@@ -217,7 +217,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Reads an element of an output that any CTA of the barrier group may have written.
+    /// Reads an element of an updated buffer that any CTA of the barrier group may have written.
     pub(crate) fn load_relaxed(&mut self, id: BufferId, offset: i64) -> Result<Number, ExecError> {
         let index = self.position(id, offset)?;
         let me = self.worker + 1;

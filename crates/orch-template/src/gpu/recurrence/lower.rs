@@ -175,14 +175,7 @@ impl Emitter<'_> {
         let mut body = Vec::new();
         let at = time_of(&mut self.program.exprs, self.recurrence, self.direction, step);
         let at = self.bind(&mut body, "time", at, time);
-        let exprs = &mut self.program.exprs;
-        let two = exprs.index(2);
-        let parity = exprs.floor_rem(step, two);
-        let before = exprs.mul_const(parity, states as i64);
-        let before = self.bind_multiple(&mut body, "before", before, (states + 1, states));
-        let whole = self.program.exprs.index(states as i64);
-        let after = self.program.exprs.sub(whole, before);
-        let after = self.bind_multiple(&mut body, "after", after, (states + 1, states));
+        let [before, after] = self.buffers_by_turns(&mut body, step, states, ["before", "after"]);
         for pass in passes(self.recurrence.spec.cell) {
             let step = TimeStep { time: at, before, after };
             body.extend(self.pass(&pass, step, HiddenSource::Shared));
@@ -190,6 +183,34 @@ impl Emitter<'_> {
         }
         let (start, end) = (self.program.exprs.index(0), self.program.exprs.index(time as i64));
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
+    }
+
+    /// The offsets of two buffers of `states` elements, one behind the other: of that which even steps begin with, and of the other one.
+    fn buffers_by_turns(
+        &mut self,
+        body: &mut Vec<Stmt>,
+        step: ExprId,
+        states: usize,
+        names: [&str; 2],
+    ) -> [ExprId; 2] {
+        let exprs = &mut self.program.exprs;
+        let two = exprs.index(2);
+        let parity = exprs.floor_rem(step, two);
+        let own = exprs.mul_const(parity, states as i64);
+        let own = self.bind_multiple(body, names[0], own, (states + 1, states));
+        let both = self.program.exprs.index(states as i64);
+        let other = self.program.exprs.sub(both, own);
+        [own, self.bind_multiple(body, names[1], other, (states + 1, states))]
+    }
+
+    /// The hidden state of an item, which is at `offset` in the shared memory of CTAs that have those of all units.
+    fn hidden_state(&mut self, item: Item, offset: ExprId) -> ExprId {
+        let exprs = &mut self.program.exprs;
+        match (self.shared.own_hidden, self.shared.hidden) {
+            (Some(own), _) => exprs.load(own, item.number, 1, None),
+            (None, Some(all)) => exprs.load(all, offset, 1, None),
+            (None, None) => unreachable!("hidden states are in shared memory"),
+        }
     }
 
     /// The first step, and the loop over the others, which read what the other CTAs have written.
@@ -216,14 +237,8 @@ impl Emitter<'_> {
         let mut body = Vec::new();
         let at = time_of(&mut self.program.exprs, self.recurrence, self.direction, step);
         let at = self.bind(&mut body, "time", at, time);
-        let exprs = &mut self.program.exprs;
-        let two = exprs.index(2);
-        let parity = exprs.floor_rem(step, two);
-        let after = exprs.mul_const(parity, states as i64);
-        let after = self.bind_multiple(&mut body, "after", after, (states + 1, states));
-        let whole = self.program.exprs.index(states as i64);
-        let before = self.program.exprs.sub(whole, after);
-        let before = self.bind_multiple(&mut body, "before", before, (states + 1, states));
+        // The first step writes the first buffer, which the second one reads.
+        let [after, before] = self.buffers_by_turns(&mut body, step, states, ["after", "before"]);
         for pass in &all {
             let hidden = HiddenSource::Exchanged(before);
             body.extend(self.pass(pass, TimeStep { time: at, before: zero, after }, hidden));
@@ -336,11 +351,7 @@ impl Emitter<'_> {
         let exprs = &mut self.program.exprs;
         let state = exprs.linear_index(&[item.row, item.unit], &[hidden_units, 1]);
         let before = exprs.add2(step.before, state);
-        let hidden = match (self.shared.own_hidden, self.shared.hidden) {
-            (Some(own), _) => exprs.load(own, item.number, 1, None),
-            (None, Some(all)) => exprs.load(all, before, 1, None),
-            (None, None) => unreachable!("hidden states are in shared memory"),
-        };
+        let hidden = self.hidden_state(item, before);
         let hidden = self.let_value(&mut body, "before", hidden);
         let cell = self.shared.cell.map(|buffer| {
             let cell = self.program.exprs.load(buffer, item.number, 1, None);
@@ -505,11 +516,7 @@ impl Emitter<'_> {
                 let exprs = &mut emitter.program.exprs;
                 let from = exprs.linear_index(&[item.row, item.unit], &[extents.hidden, 1]);
                 let from = exprs.add_const(from, base as i64);
-                let value = match (emitter.shared.own_hidden, emitter.shared.hidden) {
-                    (Some(own), _) => exprs.load(own, item.number, 1, None),
-                    (None, Some(all)) => exprs.load(all, from, 1, None),
-                    (None, None) => unreachable!("hidden states are in shared memory"),
-                };
+                let value = emitter.hidden_state(item, from);
                 out.push(emitter.store(arg, to, value));
             }
             if let Some((arg, buffer)) = last_cell.zip(emitter.shared.cell) {
