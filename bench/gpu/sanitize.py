@@ -3,9 +3,9 @@
 usage: python3 bench/gpu/sanitize.py [MODEL.onnx ...] [--precision f16,f32] [--orchestrion FILE] [--commit NAME] [--out FOLDER]
 
 Runs small cases of every template (products, convolutions, norms, reductions, transposition; sorts, selections of the largest,
-merges, scatters and cumulative sums of `bench/operators.py`; recurrent layers whose CTAs wait for each other), programs of the Mirage paper, attention of more blocks than an H100 has
-SMs (with heads of 128 its CTAs are persistent), and the given models, in f16, f32, or both, each compiled by `orchestrion` and run
-once under each tool, several side by side. Prints a line for each case and tool, and with --out writes FOLDER/sanitizer.md. The exit
+merges, scatters and cumulative sums of `bench/operators.py`; recurrent layers whose CTAs wait for each other), programs of the
+Mirage paper, attention of more blocks than an H100 has SMs (with heads of 128 its CTAs are persistent), and the given models, in
+f16, f32, or both, each compiled by `orchestrion` and run once under each tool, several side by side. Prints a line for each case and tool, and with --out writes FOLDER/sanitizer.md. The exit
 code is 1 if a tool reports anything, or could not do its work.
 """
 import argparse, concurrent.futures, os, pathlib, re, shutil, subprocess, sys, tempfile, time
