@@ -90,9 +90,14 @@ impl<'d> Site<'d> {
         self.draft.tensors[id.index()].dtype
     }
 
+    /// The number of uses of a tensor: operands and graph outputs.
+    pub(crate) fn uses(&self, id: TensorId) -> usize {
+        self.draft.uses(id)
+    }
+
     /// True if a tensor has a single use.
     pub(crate) fn single(&self, id: TensorId) -> bool {
-        self.draft.uses(id) == 1
+        self.uses(id) == 1
     }
 
     /// True if a tensor depends on constants alone.

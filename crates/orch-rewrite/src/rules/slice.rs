@@ -3,6 +3,7 @@
 use crate::site::Site;
 use crate::{Numerics, Rule};
 use orch_ir::{PrimOp, Shape, TensorId};
+use std::collections::HashMap;
 
 /// The family.
 pub(super) const RULES: &[Rule] = &[
@@ -38,6 +39,14 @@ pub(super) const RULES: &[Rule] = &[
         source: "TASO substitution set",
         apply: concat_of_slices,
     },
+    Rule {
+        name: "concat-of-slices-of-concat",
+        equation: "concat(.., slice(concat(x, y, ..)), ..) = concat(.., slice(x), y, ..)",
+        guards: "along one axis; nothing else reads the slices, nor the inner concat",
+        numerics: Numerics::Exact,
+        source: "TASO substitution set; outputs that unrolled loops write a step at a time are such chains",
+        apply: concat_of_slices_of_concat,
+    },
 ];
 
 /// The fields of a slice.
@@ -54,11 +63,16 @@ impl Range {
         Some(Self { starts: starts.clone(), steps: steps.clone(), sizes: sizes.clone() })
     }
 
+    /// All of a tensor of this shape.
+    fn whole(shape: &Shape) -> Self {
+        Self { starts: vec![0; shape.rank()], steps: vec![1; shape.rank()], sizes: shape.dims().to_vec() }
+    }
+
     fn into_op(self) -> PrimOp {
         PrimOp::Slice { starts: self.starts, steps: self.steps, sizes: self.sizes }
     }
 
-    /// All of a tensor of this shape.
+    /// True if it is all of a tensor of this shape.
     fn is_whole(&self, shape: &Shape) -> bool {
         self.sizes == shape.dims()
             && self.starts.iter().zip(&self.sizes).all(|(&start, &size)| start == 0 || size == 0)
@@ -138,6 +152,54 @@ fn concat_of_slices(site: &mut Site<'_>) -> Option<TensorId> {
     None
 }
 
+fn concat_of_slices_of_concat(site: &mut Site<'_>) -> Option<TensorId> {
+    let root = site.root();
+    let PrimOp::Concat { axis } = *root.op else { return None };
+    // The inner concat, and where the slice begins and ends in it.
+    let sliced = |site: &Site<'_>, id: TensorId| {
+        let made = site.maker(id).filter(|_| site.single(id))?;
+        let range = Range::of(&made.op)?;
+        let inner = site.maker(made.inputs[0]).filter(|inner| inner.op == root.op)?;
+        let start = usize::try_from(range.starts[axis]).ok()?;
+        let mut along = range.clone();
+        (along.starts[axis], along.sizes[axis]) = (0, site.shape(made.inputs[0])[axis]);
+        let is_along = range.steps[axis] == 1 && along.is_whole(site.shape(made.inputs[0]));
+        is_along.then(|| (made.inputs[0], inner, start..start + range.sizes[axis]))
+    };
+    let mut readers: HashMap<TensorId, usize> = HashMap::new();
+    for &part in root.inputs.iter() {
+        if let Some((whole, ..)) = sliced(site, part) {
+            *readers.entry(whole).or_default() += 1;
+        }
+    }
+    readers.retain(|&whole, count| site.uses(whole) == *count);
+    if readers.is_empty() {
+        return None;
+    }
+    let mut parts = Vec::new();
+    for &part in root.inputs.iter() {
+        let found = sliced(site, part).filter(|(whole, ..)| readers.contains_key(whole));
+        let Some((_, inner, wanted)) = found else {
+            parts.push(part);
+            continue;
+        };
+        let mut offset = 0;
+        for &piece in inner.inputs.iter() {
+            let shape = site.shape(piece).clone();
+            let (start, end) = (wanted.start.max(offset), wanted.end.min(offset + shape[axis]));
+            if start < end {
+                let mut range = Range::whole(&shape);
+                range.starts[axis] = i64::try_from(start - offset).ok()?;
+                range.sizes[axis] = end - start;
+                let is_whole = range.is_whole(&shape);
+                parts.push(if is_whole { piece } else { site.emit(range.into_op(), &[piece])? });
+            }
+            offset += shape[axis];
+        }
+    }
+    site.emit((*root.op).clone(), &parts)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,6 +253,16 @@ mod tests {
                         let x = g.input([a, b + c + 1]);
                         let (first, second) = (g.slice(x, 1, 1, b), g.slice(x, 1, 1 + b, c));
                         g.op(PrimOp::Concat { axis: 1 }, &[first, second])
+                    },
+                },
+                Case {
+                    rule: "concat-of-slices-of-concat",
+                    nodes: (4, 3),
+                    build: |g, [a, b, c]| {
+                        let (x, y) = (g.input([a, b + 1]), g.input([a, c + 1]));
+                        let (z, joined) = (g.input([a, 1]), g.op(PrimOp::Concat { axis: 1 }, &[x, y]));
+                        let (before, after) = (g.slice(joined, 1, 0, b), g.slice(joined, 1, b + 1, c));
+                        g.op(PrimOp::Concat { axis: 1 }, &[before, z, after])
                     },
                 },
             ],
