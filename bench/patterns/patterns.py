@@ -813,6 +813,32 @@ def recurrent_layer_of_a_wide_state(g):
     g.output(y)
 
 
+@pattern(5, 5, written=["at once", "a step at a time"])
+def recurrence_that_the_exporter_unrolled(g, written):
+    """Averages of values that were weighted by exponentials of keys, as RWKV has them: 16 elementwise operators a step."""
+    steps, columns = 40, 64
+    keys, values = g.input(1, steps, columns), g.input(1, steps, columns)
+    decay, bonus = g.weight(columns), g.weight(columns)
+    largest, above, below = g.input(1, columns), g.input(1, columns), g.Exp(g.input(1, columns))
+    result, rows = g.constant(np.zeros((1, steps, columns), np.float32)), []
+    for step in range(steps):
+        at = g.constant(np.int64(step))
+        key, value = g.Gather(keys, at, axis=1), g.Gather(values, at, axis=1)
+
+        def averaged(added):
+            most = g.Max(largest, added)
+            old, new = g.Exp(g.Sub(largest, most)), g.Exp(g.Sub(added, most))
+            return most, g.Add(g.Mul(old, above), g.Mul(new, value)), g.Add(g.Mul(old, below), new)
+
+        _, numerator, denominator = averaged(g.Add(key, bonus))
+        rows.append(g.Div(numerator, denominator))
+        result = g.ScatterND(result, g.constant(np.array([[[0, step]]])), g.Unsqueeze(rows[-1], g.ints(1)))
+        largest = g.Add(largest, decay)
+        largest, above, below = averaged(key)
+    g.output(g.Concat(*rows, axis=0) if written == "at once" else result)
+    g.output(above)
+
+
 def models():
     """Names, models, most kernels on a CPU and on a GPU."""
     for name, build, cpu, gpu, opset in PATTERNS:

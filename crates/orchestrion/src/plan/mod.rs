@@ -7,6 +7,7 @@
 //! | [`kernel`] | plain types: a kernel's design, work, modelled and measured times |
 //! | [`definition`] | what a kernel computes: a block program, or a primitive that is a kernel by itself |
 //! | [`backend`] | the three traits that a target implements: [`Planner`](backend::Planner), [`Toolchain`](backend::Toolchain), [`Meter`](backend::Meter) |
+//! | [`wiring`], [`unrolled`] | the graph without primitives that cost nothing, and loops that an exporter unrolled |
 //! | [`units`], [`signature`], [`prepared`], [`context`] | the graph in units, the keys of kernels, and all of that as one value |
 //! | [`substitute`], [`block_kernels`] | a proved µGraph in place of primitives, and its kernels |
 //! | [`known`] | what depends on constants alone |
@@ -52,6 +53,8 @@ pub mod siblings;
 pub mod signature;
 pub mod substitute;
 pub mod units;
+pub mod unrolled;
 pub mod updated;
 pub mod updates;
+pub mod wiring;
 pub mod work_items;

@@ -1,13 +1,16 @@
 //! Stage "identify", first half: the primitive graph as units that candidate kernels are made of.
 //!
-//! Three exact reductions keep the number of candidates small without losing a plan worth having:
+//! Four reductions keep the number of candidates small without losing a plan worth having:
 //! - *free* primitives (broadcasts, iotas, reshapes and transposes that are views of the same bytes, widening bf16 to f32, and
 //!   f16 on devices that widen it where it is read) are computed again by every kernel that reads them, at no cost;
+//! - a stretch of an unrolled loop is one unit, and a kernel by itself ([`unrolled`](super::unrolled));
 //! - an elementwise primitive whose only reader is an elementwise primitive of the same shape belongs to it, as long as
 //!   a kernel can read what both need: storing the value in between never pays (without fusion it is a unit of its own);
 //! - everything else is a unit of one primitive.
 
 use super::backend::TargetInfo;
+use super::unrolled::unrolled;
+use super::wiring::Wiring;
 use crate::Options;
 use orch_compute::alone::stands_alone;
 use orch_compute::scatter::fill_of;
@@ -51,21 +54,29 @@ impl Units {
     /// If the graph is not valid.
     pub fn of(graph: &PrimGraph, layouts: &[Layout], options: UnitOptions) -> Result<Self, DagError> {
         let free = free_nodes(graph, layouts, options.widens_f16);
-        let owner = if options.fuse { owners(graph, &free) } else { graph.node_ids().collect() };
-        let mut members: Vec<Vec<NodeId>> = Vec::new();
-        let mut unit_of = vec![usize::MAX; graph.nodes().len()];
-        for node in graph.node_ids().filter(|node| owner[node.index()] == *node && !free[node.index()]) {
-            unit_of[node.index()] = members.len();
-            members.push(Vec::new());
-        }
-        for node in graph.node_ids().filter(|node| !free[node.index()]) {
-            members[unit_of[owner[node.index()].index()]].push(node);
-        }
-        let mut units = Self { dag: Dag::new(0, Vec::new(), Vec::new())?, members, free };
-        let nodes = units.members.iter().map(|members| units.dag_node(graph, members)).collect();
+        let wiring = Wiring::of(graph, &free);
+        let mut loops =
+            if options.fuse { unrolled(graph, layouts, &wiring, MAX_SOURCES) } else { Vec::new() };
+        let grouped = |loops: &[Vec<NodeId>]| {
+            let owner =
+                if options.fuse { owners(graph, &wiring, &free, loops) } else { graph.node_ids().collect() };
+            in_order(graph, &wiring, &free, &owner)
+        };
+        let members = grouped(&loops).unwrap_or_else(|| {
+            // Stretches of two loops can need each other.
+            loops.clear();
+            grouped(&loops).expect("what is merged with its only reader does not change the order")
+        });
+        let loops: BTreeSet<NodeId> = loops.iter().filter_map(|stretch| stretch.last().copied()).collect();
+        let node = |members: &Vec<NodeId>| {
+            let unit = dag_node(graph, &wiring, members);
+            let is_loop = members.last().is_some_and(|last| loops.contains(last));
+            if is_loop { DagNode { kind: NodeKind::Opaque, ..unit } } else { unit }
+        };
+        let nodes = members.iter().map(node).collect();
         let outputs = graph.outputs.iter().map(|(_, tensor)| *tensor).collect();
-        units.dag = Dag::new(graph.tensors().len(), nodes, outputs)?;
-        Ok(units)
+        let dag = Dag::new(graph.tensors().len(), nodes, outputs)?;
+        Ok(Self { dag, members, free })
     }
 
     /// The primitives that a kernel of these units runs, free ones included, in topological order.
@@ -102,33 +113,24 @@ impl Units {
     pub fn produce(&self, units: &[NodeId], tensor: TensorId) -> bool {
         units.iter().any(|&unit| self.dag.node(unit).outputs.contains(&tensor))
     }
-
-    fn dag_node(&self, graph: &PrimGraph, members: &[NodeId]) -> DagNode {
-        let last = *members.last().expect("a unit has a primitive");
-        let kinds = members.iter().map(|&node| kind(&graph.node(node).op));
-        let (mut inputs, mut seen) = (Vec::new(), BTreeSet::new());
-        for &node in members {
-            for &input in &graph.node(node).inputs {
-                inputs.extend(source(graph, &self.free, input).filter(|tensor| seen.insert(*tensor)));
-            }
-        }
-        inputs.retain(|&tensor| graph.producer(tensor).is_none_or(|node| !members.contains(&node)));
-        DagNode {
-            kind: kinds.max().expect("a unit has a primitive"),
-            is_cheap: is_difference_from_row(graph, members),
-            inputs,
-            outputs: graph.node(last).outputs.clone(),
-        }
-    }
 }
 
-/// The stored tensor that a tensor is made of through free primitives, which have one operand each at most; `None` if it
-/// is made of nothing.
-fn source(graph: &PrimGraph, free: &[bool], mut tensor: TensorId) -> Option<TensorId> {
-    while let Some(node) = graph.producer(tensor).filter(|node| free[node.index()]) {
-        tensor = *graph.node(node).inputs.first()?;
+/// A unit as the enumerator sees it.
+fn dag_node(graph: &PrimGraph, wiring: &Wiring<'_>, members: &[NodeId]) -> DagNode {
+    let last = members.last().expect("a unit has a primitive");
+    let kinds = members.iter().map(|&node| kind(&graph.node(node).op));
+    let mut seen = BTreeSet::new();
+    let read = members.iter().flat_map(|&node| wiring.sources(node).iter().copied());
+    let is_made = |tensor: TensorId| graph.producer(tensor).is_some_and(|node| members.contains(&node));
+    let inputs = read.filter(|&tensor| !is_made(tensor) && seen.insert(tensor)).collect();
+    let is_left = |node: &&NodeId| *node == last || wiring.escapes(**node, members);
+    let left = members.iter().filter(is_left);
+    DagNode {
+        kind: kinds.max().expect("a unit has a primitive"),
+        is_cheap: is_difference_from_row(graph, members),
+        inputs,
+        outputs: left.flat_map(|&node| graph.node(node).outputs.iter().copied()).collect(),
     }
-    Some(tensor)
 }
 
 /// Primitives that cost nothing where they are read. Graph outputs must exist, so what produces one is not free.
@@ -179,16 +181,21 @@ fn operands_of_lone_kernels(graph: &PrimGraph, layouts: &[Layout]) -> Vec<bool> 
     is_stored
 }
 
-/// For each primitive the one whose unit it belongs to, itself or a later one.
-fn owners(graph: &PrimGraph, free: &[bool]) -> Vec<NodeId> {
+/// For each primitive the one whose unit it belongs to, itself or a later one; of a stretch of a loop the last one.
+fn owners(graph: &PrimGraph, wiring: &Wiring<'_>, free: &[bool], loops: &[Vec<NodeId>]) -> Vec<NodeId> {
     let consumers = graph.consumers();
     let mut owner: Vec<NodeId> = graph.node_ids().collect();
-    let sources_of = |id: NodeId| -> BTreeSet<TensorId> {
-        graph.node(id).inputs.iter().filter_map(|&input| source(graph, free, input)).collect()
-    };
+    let mut is_in_loop = vec![false; owner.len()];
+    for stretch in loops {
+        for node in stretch {
+            owner[node.index()] = stretch[stretch.len() - 1];
+            is_in_loop[node.index()] = true;
+        }
+    }
+    let sources_of = |id: NodeId| wiring.sources(id).iter().copied().collect::<BTreeSet<TensorId>>();
     // What the unit of an owner reads.
     let mut sources: BTreeMap<NodeId, BTreeSet<TensorId>> = BTreeMap::new();
-    for id in graph.node_ids().rev().filter(|id| !free[id.index()]) {
+    for id in graph.node_ids().rev().filter(|id| !free[id.index()] && !is_in_loop[id.index()]) {
         let node = graph.node(id);
         sources.insert(id, sources_of(id));
         let is_map = |id: NodeId| matches!(graph.node(id).op, PrimOp::Map(_));
@@ -198,6 +205,7 @@ fn owners(graph: &PrimGraph, free: &[bool]) -> Vec<NodeId> {
             && is_map(id)
             && is_map(only)
             && !free[only.index()]
+            && !is_in_loop[only.index()]
             && !is_output
         {
             let user = owner[only.index()];
@@ -211,6 +219,43 @@ fn owners(graph: &PrimGraph, free: &[bool]) -> Vec<NodeId> {
         }
     }
     owner
+}
+
+/// The primitives of each unit, ascending: units in topological order, those that end earlier first. `None` if there is no such order.
+fn in_order(
+    graph: &PrimGraph,
+    wiring: &Wiring<'_>,
+    free: &[bool],
+    owner: &[NodeId],
+) -> Option<Vec<Vec<NodeId>>> {
+    let mut members: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
+    for node in graph.node_ids().filter(|node| !free[node.index()]) {
+        members.entry(owner[node.index()]).or_default().push(node);
+    }
+    let mut waits_for: BTreeMap<NodeId, usize> = members.keys().map(|&unit| (unit, 0)).collect();
+    let mut readers: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
+    for (&unit, own) in &members {
+        let before: BTreeSet<NodeId> =
+            own.iter().flat_map(|&node| wiring.before(node)).map(|node| owner[node.index()]).collect();
+        for other in before.into_iter().filter(|&other| other != unit) {
+            readers.entry(other).or_default().push(unit);
+            *waits_for.entry(unit).or_default() += 1;
+        }
+    }
+    let mut ready: BTreeSet<NodeId> =
+        waits_for.iter().filter(|(_, count)| **count == 0).map(|(&unit, _)| unit).collect();
+    let mut ordered = Vec::new();
+    while let Some(unit) = ready.pop_first() {
+        ordered.extend(members.remove(&unit));
+        for reader in readers.remove(&unit).unwrap_or_default() {
+            let count = waits_for.get_mut(&reader).expect("every unit is counted");
+            *count -= 1;
+            if *count == 0 {
+                ready.insert(reader);
+            }
+        }
+    }
+    members.is_empty().then_some(ordered)
 }
 
 fn kind(op: &PrimOp) -> NodeKind {
