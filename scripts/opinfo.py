@@ -38,6 +38,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from orchestrion.torch._backend import Options, compiled_graph, decompositions
+from orchestrion.torch._complex import replace_complex
 from orchestrion.torch._support import is_random, is_supported, targets
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i64": torch.int64, "i32": torch.int32,
@@ -145,6 +146,7 @@ def traced(function, given) -> GraphModule:
     gm = make_fx(functional, decomposition_table=decompositions(), tracing_mode="fake")(*given)
     gm.graph.eliminate_dead_code()
     gm.recompile()
+    replace_complex(gm)
     return gm
 
 

@@ -404,6 +404,13 @@ def networks() -> Iterator[tuple[str, list[Given]]]:
         yield f"aten.{name}.default", [given(x, 1, False), given(x, -1, False), given(normal(2, 5, dtype=BF16), 1, False),
                                        given(torch.full((2, 3), -INF), 1, False), given(normal(), 0, False),
                                        given(torch.tensor([[1e4, 0.0, -INF]]), 1, False)]
+    spectrum = normal(3, 6, 4, 2)
+    yield "orchestrion.dft.default", [
+        given(spectrum, 1, 6, False, False), given(spectrum, 2, 4, True, False), given(spectrum, 0, 5, False, False),
+        given(spectrum, 1, 4, True, False), given(spectrum, 1, 10, True, True), given(spectrum, 1, 11, True, True),
+        given(spectrum.half(), 2, 4, False, False), given(normal(3, 6, 1), 1, 6, False, True),
+        given(normal(3, 7, 1), 1, 7, False, True), given(normal(3, 6, 1, dtype=F64), 0, 3, False, False),
+    ]
     output = torch.softmax(x, 1)
     yield "aten._softmax_backward_data.default", [given(normal(2, 3, 4), output, 1, F32),
                                                   given(normal(2, 3, 4, dtype=BF16), output.bfloat16(), 1, BF16)]

@@ -27,6 +27,8 @@ def _load(name: str) -> ModuleType:
 
 documents = _load("_document")
 support = _load("_support")
+# Defines `orchestrion::dft`.
+_load("_complex")
 
 
 def values(tensor: torch.Tensor) -> list[object]:

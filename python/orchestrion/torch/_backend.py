@@ -27,6 +27,7 @@ from orchestrion._compile import native_options
 from orchestrion._errors import Error, InternalError, UsageError
 from orchestrion.torch import _dropped_attention, _report
 from orchestrion.torch._bags import replace_regular_bags
+from orchestrion.torch._complex import replace_complex
 from orchestrion.torch._document import DocumentError, source_line, target_name
 from orchestrion.torch._layouts import can_report, report_saved, saved_images, take_saved
 from orchestrion.torch._placement import CPU, graph_device, host_calls
@@ -293,6 +294,7 @@ def compiled_graph(
     :param images: outputs that are made with other strides than they were traced with, if the whole graph is compiled, by position.
     """
     start = time.perf_counter()
+    replace_complex(gm)
     calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
     entry = GraphReport(kind, len(calls), 0, 0)
     try:

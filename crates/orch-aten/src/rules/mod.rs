@@ -23,6 +23,7 @@ mod scatter;
 mod softmax;
 mod sort;
 mod strided;
+mod transform;
 mod unary;
 mod view;
 
@@ -92,6 +93,7 @@ const FAMILIES: &[&[Rule]] = &[
     index_put::RULES,
     scatter::RULES,
     attention::RULES,
+    transform::RULES,
 ];
 
 fn rules() -> impl Iterator<Item = &'static Rule> {
