@@ -55,13 +55,15 @@ impl Units {
     pub fn of(graph: &PrimGraph, layouts: &[Layout], options: UnitOptions) -> Result<Self, DagError> {
         let free = free_nodes(graph, layouts, options.widens_f16);
         let wiring = Wiring::of(graph, &free);
-        let mut loops =
-            if options.fuse { unrolled(graph, layouts, &wiring, MAX_SOURCES) } else { Vec::new() };
-        let grouped = |loops: &[Vec<NodeId>]| {
-            let owner =
-                if options.fuse { owners(graph, &wiring, &free, loops) } else { graph.node_ids().collect() };
-            in_order(graph, &wiring, &free, &owner)
+        let owned = |loops: &[Vec<NodeId>]| match options.fuse {
+            true => owners(graph, &wiring, &free, loops),
+            false => graph.node_ids().collect(),
         };
+        let mut loops = match options.fuse {
+            true => unrolled(graph, layouts, &wiring, &owned(&[]), MAX_SOURCES),
+            false => Vec::new(),
+        };
+        let grouped = |loops: &[Vec<NodeId>]| in_order(graph, &wiring, &free, &owned(loops));
         let members = grouped(&loops).unwrap_or_else(|| {
             // Stretches of two loops can need each other.
             loops.clear();

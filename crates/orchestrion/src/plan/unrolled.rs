@@ -12,20 +12,28 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Primitives on the longest path through a loop, at least: models without loops have a tenth of that between contractions.
 const LEAST_DEPTH: usize = 64;
+/// Units that a loop would be otherwise, at least: a few are one kernel that holds what is before and after them as well.
+const LEAST_UNITS: usize = 24;
 /// Primitives of a stretch, at most.
 const MAX_PRIMITIVES: usize = 256;
 /// Primitives of a stretch for each tensor that others read, at least.
 const PRIMITIVES_PER_OUTPUT: usize = 4;
 
 /// Stretches of unrolled loops, each ascending, that read at most so many tensors. No path leaves one and returns.
+///
+/// `unit` names for each primitive the unit that it belongs to without them.
 pub fn unrolled(
     graph: &PrimGraph,
     layouts: &[Layout],
     wiring: &Wiring<'_>,
+    unit: &[NodeId],
     max_sources: usize,
 ) -> Vec<Vec<NodeId>> {
     let finder = Finder { graph, layouts, wiring };
-    let loops = finder.connected_maps().into_iter().flat_map(|maps| finder.convex_parts(&maps));
+    let parts = finder.connected_maps().into_iter().flat_map(|maps| finder.convex_parts(&maps));
+    let units =
+        |part: &BTreeSet<NodeId>| part.iter().map(|node| unit[node.index()]).collect::<BTreeSet<_>>().len();
+    let loops = parts.filter(|part| units(part) >= LEAST_UNITS);
     loops.flat_map(|whole| finder.stretches(&whole, max_sources)).collect()
 }
 
@@ -221,6 +229,15 @@ mod tests {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
+    /// Functions of functions, which are one unit, however many.
+    fn chain(count: usize) -> String {
+        let lines = (1..=count).map(|at| format!("  t{at}: f32[8, 8] = tanh t{}\n", at - 1));
+        format!(
+            "graph \"chain\" {{\n  input \"x\" t0: f32[8, 8]\n{}  output \"y\" t{count}\n}}\n",
+            lines.collect::<String>()
+        )
+    }
+
     /// The units that are stretches of a loop.
     fn stretches(units: &Units) -> Vec<NodeId> {
         let is_loop = |node: &NodeId| units.dag.node(*node).kind == NodeKind::Opaque;
@@ -251,5 +268,7 @@ mod tests {
             let units = units(&steps(count, &then));
             assert_eq!(stretches(&units), []);
         }
+        let units = units(&chain(300));
+        assert_eq!((stretches(&units), units.members.len()), (vec![], 1));
     }
 }
