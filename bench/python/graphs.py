@@ -427,7 +427,7 @@ def first_call(name: str, backend: str, arguments: argparse.Namespace) -> dict[s
         launches = [text for graph in report.reports() for text in graph.launches]
         for _ in range(arguments.calls - 1):
             compiled(*inputs)
-        wait()
+            wait()
     return {"seconds": seconds, "launches": launches}
 
 
