@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import orchestrion  # noqa: E402
 import orchestrion.torch as ot  # noqa: E402
 from orchestrion.torch import _complex  # noqa: E402
 from torch import nn  # noqa: E402
@@ -128,3 +131,22 @@ def test_the_operator_says_what_it_gives(onesided: bool, inverse: bool, parts: i
     with FakeTensorMode() as mode:
         said = _complex.dft(mode.from_tensor(x), 1, 10 if inverse and onesided else 7, inverse, onesided)
     assert (said.shape, said.stride(), said.dtype) == (made.shape, made.stride(), made.dtype)
+
+
+def test_exported_models_have_complex_buffers(tmp_path: Path) -> None:
+    """Turns of rotary embeddings, as the reference code of Llama keeps them."""
+
+    class Rotary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("turns", torch.polar(torch.ones(5, 4), torch.randn(5, 4)))
+
+        def forward(self, x):
+            pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+            return torch.view_as_real(pairs * self.turns[:, None]).flatten(3)
+
+    model, x = Rotary(), torch.randn(2, 5, 3, 8)
+    executable = ot.export(model, (x,), cache_dir=str(tmp_path), superoptimize=False)
+    torch.testing.assert_close(executable(x), model(x), rtol=1e-5, atol=1e-6)
+    with pytest.raises(orchestrion.Unsupported, match="view_as_real"):
+        ot.export(lambda x: torch.fft.fft(x).real, (torch.randn(3, 8, dtype=torch.complex64),), cache_dir=str(tmp_path))

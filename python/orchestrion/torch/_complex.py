@@ -7,7 +7,7 @@ A complex tensor becomes a tensor of parts, `[.., 2]`: the real, then the imagin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -55,6 +55,25 @@ def replace_complex(gm: GraphModule) -> None:
     _Parts(gm).replace_all()
     gm.graph.eliminate_dead_code()
     gm.recompile()
+
+
+def take_parts(gm: GraphModule, names: Collection[str]) -> set[str]:
+    """Makes complex inputs of these names inputs of their parts, after :func:`replace_complex`: those that nothing else reads, which are given back."""
+    taken = set()
+    for node in gm.graph.nodes:
+        if node.op != "placeholder" or node.name not in names or not _is_complex(node):
+            continue
+        views = [view for plain in node.users for view in plain.users]
+        read = [*node.users, *views]
+        if any(user.target not in (_ATEN.resolve_conj.default, _ATEN.view_as_real.default) for user in read):
+            continue
+        node.meta["val"] = torch.view_as_real(node.meta["val"].resolve_conj())
+        for view in views:
+            view.replace_all_uses_with(node)
+        taken.add(node.name)
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+    return taken
 
 
 def _is_complex(node: object) -> bool:

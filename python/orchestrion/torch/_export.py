@@ -12,6 +12,7 @@ from orchestrion._compile import native_options
 from orchestrion._errors import Unsupported, UsageError
 from orchestrion._executable import Executable
 from orchestrion.torch._backend import decompositions
+from orchestrion.torch._complex import replace_complex, take_parts
 from orchestrion.torch._document import source_line, target_name
 from orchestrion.torch._support import is_random, is_supported
 
@@ -68,13 +69,15 @@ def exported(
     import json
 
     from torch.export import export as export_program
-    from torch.export.graph_signature import InputKind
 
     from orchestrion.torch._document import document
 
     module = model.eval() if isinstance(model, torch.nn.Module) else _Function(model)
     program = export_program(module, tuple(args), dict(kwargs or {})).run_decompositions(decompositions())
     gm = program.graph_module
+    replace_complex(gm)
+    fixed = _fixed(program)
+    parts = take_parts(gm, fixed)
     unsupported = [node for node in gm.graph.nodes if node.op == "call_function" and (is_random(node) or not is_supported(node))]
     if unsupported:
         lines = sorted({f"  {target_name(node)}  {source_line(node)}" for node in unsupported})
@@ -82,15 +85,21 @@ def exported(
     signature = program.graph_signature
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         raise UsageError("the model changes its buffers or inputs, which an executable does not")
-    fixed = {}
-    for spec in signature.input_specs:
-        name = spec.arg.name
-        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-            assert spec.target is not None
-            known = program.state_dict.get(spec.target, program.constants.get(spec.target))
-            fixed[name] = known
-        elif spec.kind == InputKind.CONSTANT_TENSOR:
-            assert spec.target is not None
-            fixed[name] = program.constants[spec.target]
-    tensors = {name: value.detach().contiguous() for name, value in fixed.items() if isinstance(value, torch.Tensor)}
+    tensors = {}
+    for name, value in fixed.items():
+        value = value.detach()
+        tensors[name] = (torch.view_as_real(value.resolve_conj()) if name in parts else value).contiguous()
     return json.dumps(document(gm, check_indices=False)).encode(), tensors
+
+
+def _fixed(program: Any) -> dict[str, torch.Tensor]:
+    """Weights and constants of an exported program, by the names of their inputs."""
+    from torch.export.graph_signature import InputKind
+
+    fixed = {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            fixed[spec.arg.name] = program.state_dict.get(spec.target, program.constants.get(spec.target))
+        elif spec.kind == InputKind.CONSTANT_TENSOR:
+            fixed[spec.arg.name] = program.constants[spec.target]
+    return {name: value for name, value in fixed.items() if isinstance(value, torch.Tensor)}
