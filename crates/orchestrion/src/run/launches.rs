@@ -60,7 +60,8 @@ impl fmt::Display for LaunchChoice {
         write!(f, "launches: {}", self.mode.name())?;
         let Some(LaunchCosts { rounds, medians }) = self.costs else { return Ok(()) };
         let times = Execution::ALL.iter().zip(medians);
-        let times = times.map(|(mode, cost)| format!("{} {:.1} us", mode.name(), cost.run_us));
+        let times = times
+            .map(|(mode, cost)| format!("{} {:.1} us (host {:.1})", mode.name(), cost.run_us, cost.host_us));
         let times = times.collect::<Vec<_>>().join(", ");
         write!(f, " (a run takes, {times}: medians of {rounds} rounds")?;
         f.write_str(if self.is_remembered { ", remembered from an earlier process)" } else { ")" })

@@ -85,7 +85,8 @@ fn the_slower_of_host_and_device_counts() {
     assert_eq!(medians.map(|cost| (cost.host_us, cost.device_us)), [(200.0, 30.0), (5.0, 30.0), (5.0, 30.0)]);
     assert_eq!(
         choice.to_string(),
-        "launches: line (a run takes, direct 200.0 us, line 30.0 us, branched 30.0 us: medians of 25 rounds)"
+        "launches: line (a run takes, direct 200.0 us (host 200.0), line 30.0 us (host 5.0), branched 30.0 us (host 5.0): \
+         medians of 25 rounds)"
     );
 }
 
@@ -242,8 +243,8 @@ fn a_choice_is_remembered_by_later_processes() {
     assert!(runs.iter().all(|mode| *mode == LINE));
     assert_eq!(
         second.decide().to_string(),
-        "launches: line (a run takes, direct 50.0 us, line 30.0 us, branched 40.0 us: medians of 25 rounds, remembered from an earlier \
-         process)"
+        "launches: line (a run takes, direct 50.0 us (host 1.0), line 30.0 us (host 1.0), branched 40.0 us (host 1.0): \
+         medians of 25 rounds, remembered from an earlier process)"
     );
     // What the caller says counts more, and is not remembered.
     let forced = Launches::beginning(Some(DIRECT), Some(cache.memory()), true);
