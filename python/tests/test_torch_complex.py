@@ -76,6 +76,7 @@ def test_moves_of_complex_tensors() -> None:
         z = torch.complex(x, y)
         z = torch.cat([z, z.transpose(0, -1).transpose(0, 2)], 1)[:, 1:]
         z = torch.stack([z, -z, z.conj()], -1).flip(0).permute(3, 0, -2, 1)
+        z = z - x.sum(0)[:, :1, None, None] + 1.5
         z = (z - z.sum(1, keepdim=True) / 2.0).mean((-1,)) * 0.5
         return torch.view_as_real(z.reshape(2, -1).unsqueeze(-1).expand(2, -1, 3)), z[0, 1].squeeze(-1).abs()
 
@@ -110,6 +111,14 @@ def test_gradients_of_a_filter_are_eagers() -> None:
         function(x).square().mean().backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
     torch.testing.assert_close(gradients[1], gradients[0], rtol=2e-4, atol=2e-5)
+
+
+def test_calls_in_forms_that_are_not_known_stay_with_eager() -> None:
+    def mixed(x):
+        z = torch.fft.fft(x)
+        return (z + (2.0 + 1.0j)).real, (z * (z + 1.5)).imag, (z / z.conj().add(3.0)).real, torch.view_as_real(z.sum())
+
+    check(mixed, torch.randn(3, 8), strict=False)
 
 
 def test_no_call_of_a_transform_stays_with_eager() -> None:

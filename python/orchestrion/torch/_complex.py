@@ -120,12 +120,13 @@ class _Parts:
                 continue
             rule = _RULES.get(node.target)
             self._trace = node.meta.get("stack_trace")
+            if rule is None:
+                continue
             with self._graph.inserting_before(node):
                 try:
-                    if rule is None:
-                        raise _Unknown
                     made = rule(self, node)
-                except _Unknown:
+                except (_Unknown, AssertionError, RuntimeError, TypeError, ValueError):
+                    # A call in a form that is not known; what was added for it has no readers.
                     continue
             if _is_complex(node):
                 self._parts[node] = made
@@ -253,8 +254,18 @@ def _transform_to_real(parts: _Parts, node: Node) -> Node:
 
 
 def _sum(parts: _Parts, node: Node) -> Node:
-    """Sums and differences, of complex tensors."""
-    return parts.call(node.target, parts.of(node.args[0]), parts.of(node.args[1]), **node.kwargs)
+    """Sums and differences of complex tensors, and of one and a real tensor of its precision or a real number."""
+    a, b = node.args
+    if isinstance(b, (int, float)):
+        real = parts.call(node.target, parts.part(a, 0), b, **node.kwargs)
+        return parts.joined(real, parts.part(a, 1))
+    both = []
+    for operand in (a, b):
+        if isinstance(operand, Node) and operand.meta["val"].dtype == _PARTS[node.meta["val"].dtype]:
+            both.append(parts.joined(operand, None))
+        else:
+            both.append(parts.of(operand))
+    return parts.call(node.target, *both, **node.kwargs)
 
 
 def _product(parts: _Parts, node: Node) -> Node:
@@ -344,11 +355,17 @@ def _filled(parts: _Parts, node: Node) -> Node:
     return parts.joined(real, None)
 
 
-def _resized(parts: _Parts, node: Node) -> Node:
-    """Calls with a size."""
+def _reshaped(parts: _Parts, node: Node) -> Node:
+    """Parts need not lie in memory as the complex tensor did, so that a view may be a copy."""
     source, size = node.args
     assert isinstance(size, (list, tuple))
-    return parts.call(node.target, parts.of(source), [*size, 2])
+    return parts.call(_ATEN.reshape.default, parts.of(source), [*size, 2])
+
+
+def _expanded(parts: _Parts, node: Node) -> Node:
+    source, size = node.args
+    assert isinstance(size, (list, tuple))
+    return parts.call(_ATEN.expand.default, parts.of(source), [*size, 2])
 
 
 def _moved(parts: _Parts, node: Node) -> Node:
@@ -415,10 +432,10 @@ _RULES: dict[Any, _Rule] = {
     _ATEN.copy.default: _replaced,
     _ATEN.slice_scatter.default: _replaced,
     _ATEN.full.default: _filled,
-    _ATEN.view.default: _resized,
-    _ATEN._unsafe_view.default: _resized,
-    _ATEN.reshape.default: _resized,
-    _ATEN.expand.default: _resized,
+    _ATEN.view.default: _reshaped,
+    _ATEN._unsafe_view.default: _reshaped,
+    _ATEN.reshape.default: _reshaped,
+    _ATEN.expand.default: _expanded,
     _ATEN.permute.default: _moved,
     _ATEN.transpose.int: _of_dims(2),
     _ATEN.select.int: _of_dims(1),
