@@ -556,7 +556,8 @@ def orders() -> Iterator[tuple[str, list[Given]]]:
     yield "aten.unfold.default", [given(x, 2, 3, 1), given(x, 0, 2, 2), given(x, -2, 3, 4), given(ints(7), 0, 3, 2)]
     mask = torch.tensor([[True, False, True], [False, False, True]])
     yield "aten.masked_scatter.default", [given(normal(2, 3), mask, normal(4)), given(ints(2, 3), mask, ints(2, 3)),
-                                          given(normal(2, 3), mask[0], normal(4)), given(normal(2), mask[1, :2], normal(0))]
+                                          given(normal(2, 3), mask[0], normal(4)), given(normal(2), mask[1, :2], normal(0)),
+                                          given(normal(3), mask, normal(6))]
 
 
 def on_gpus() -> Iterator[tuple[str, list[Given]]]:

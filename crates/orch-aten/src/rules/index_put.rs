@@ -76,11 +76,14 @@ fn masked_scatter(emitter: &mut Emitter, call: &Call) -> Applied {
     if mask.dtype != DType::Bool || source.dtype != x.dtype {
         return invalid(format!("{} of {} by {}", source.describe(), x.describe(), mask.describe()));
     }
-    let count = x.shape.elems();
+    // The call without a change in place repeats what is replaced as well.
+    let (_, shape) = call.result(0)?;
+    let x = &emitter.expand(x, &shape)?;
+    let count = shape.elems();
     if count == 0 {
         return one(x.clone());
     }
-    let mask = emitter.expand(mask, &x.shape)?;
+    let mask = emitter.expand(mask, &shape)?;
     let mask = emitter.reshape(&mask, [count])?;
     let ones = emitter.cast(&mask, DType::I64);
     let axis = emitter.scalar_int(DType::I64, 0);
