@@ -553,7 +553,8 @@ def orders() -> Iterator[tuple[str, list[Given]]]:
     ties = torch.tensor([2, 1, 2, 0, 1])
     yield "aten.sort.default", [given(x, 1), given(x, -1, True), given(special()), given(bools(3)), given(normal(), 0)]
     yield "aten.sort.stable", [given(ties, stable=True), given(ties, stable=True, dim=0, descending=True)]
-    yield "aten.unfold.default", [given(x, 2, 3, 1), given(x, 0, 2, 2), given(x, -2, 3, 4), given(ints(7), 0, 3, 2)]
+    yield "aten.unfold.default", [given(x, 2, 3, 1), given(x, 0, 2, 2), given(x, -2, 3, 4), given(ints(7), 0, 3, 2),
+                                  given(normal(), 0, 1, 1), given(normal(), 0, 0, 2)]
     mask = torch.tensor([[True, False, True], [False, False, True]])
     yield "aten.masked_scatter.default", [given(normal(2, 3), mask, normal(4)), given(ints(2, 3), mask, ints(2, 3)),
                                           given(normal(2, 3), mask[0], normal(4)), given(normal(2), mask[1, :2], normal(0)),

@@ -116,10 +116,15 @@ fn unfold(emitter: &mut Emitter, call: &Call) -> Applied {
     let x = call.tensor("self")?;
     let axis = call.axis("dimension", 0, x.rank())?;
     let (size, step) = (call.int("size")?, call.int("step")?);
-    let Some(&extent) = x.shape.get(axis) else { return unsupported("windows of a scalar") };
+    let extent = x.shape.get(axis).copied().unwrap_or(1);
     let (Ok(size), true) = (usize::try_from(size), step > 0) else {
         return invalid(format!("windows of {size} elements, {step} apart"));
     };
+    if x.rank() == 0 && size <= 1 {
+        // A scalar has one window, which has no dimension of its own.
+        let row = emitter.reshape(x, [1])?;
+        return one(emitter.slice(&row, 0, (0, 1, size))?);
+    }
     if size > extent {
         return invalid(format!("windows of {size} of {extent} elements"));
     }
