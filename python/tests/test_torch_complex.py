@@ -56,9 +56,9 @@ def test_filters_of_spectra(norm: str) -> None:
 def test_rotary_embeddings_as_complex_numbers() -> None:
     def rotated(x):
         angles = torch.outer(torch.arange(5.0), 0.7 ** torch.arange(4.0))
-        turns = torch.polar(torch.ones_like(angles), angles)
+        rotations = torch.polar(torch.ones_like(angles), angles)
         pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-        return torch.view_as_real(pairs * turns[:, None]).flatten(3)
+        return torch.view_as_real(pairs * rotations[:, None]).flatten(3)
 
     check(rotated, torch.randn(2, 5, 3, 8))
 
@@ -143,16 +143,16 @@ def test_the_operator_says_what_it_gives(onesided: bool, inverse: bool, parts: i
 
 
 def test_exported_models_have_complex_buffers(tmp_path: Path) -> None:
-    """Turns of rotary embeddings, as the reference code of Llama keeps them."""
+    """Rotations of rotary embeddings, as the reference code of Llama keeps them."""
 
     class Rotary(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer("turns", torch.polar(torch.ones(5, 4), torch.randn(5, 4)))
+            self.register_buffer("rotations", torch.polar(torch.ones(5, 4), torch.randn(5, 4)))
 
         def forward(self, x):
             pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
-            return torch.view_as_real(pairs * self.turns[:, None]).flatten(3)
+            return torch.view_as_real(pairs * self.rotations[:, None]).flatten(3)
 
     model, x = Rotary(), torch.randn(2, 5, 3, 8)
     executable = ot.export(model, (x,), cache_dir=str(tmp_path), superoptimize=False)

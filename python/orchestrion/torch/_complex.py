@@ -50,7 +50,7 @@ def _(x: torch.Tensor, dim: int, length: int, inverse: bool, onesided: bool) -> 
 
 def replace_complex(gm: GraphModule) -> None:
     """Replaces calls on complex tensors by calls on their parts, where they are known; others get complex tensors."""
-    if not any(_is_complex(node) or _reads_complex(node) for node in gm.graph.nodes):
+    if not any(_is_complex(node) for node in gm.graph.nodes):
         return
     _Parts(gm).replace_all()
     gm.graph.eliminate_dead_code()
@@ -71,8 +71,9 @@ def take_parts(gm: GraphModule, names: Collection[str]) -> set[str]:
         for view in views:
             view.replace_all_uses_with(node)
         taken.add(node.name)
-    gm.graph.eliminate_dead_code()
-    gm.recompile()
+    if taken:
+        gm.graph.eliminate_dead_code()
+        gm.recompile()
     return taken
 
 
@@ -85,7 +86,7 @@ def _reads_complex(node: Node) -> bool:
     return any(_is_complex(source) for source in node.all_input_nodes)
 
 
-def _is_lazy(node: Node) -> bool:
+def _has_negative_bit(node: Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.is_neg()
 
@@ -114,8 +115,8 @@ class _Parts:
             if node.op != "call_function":
                 continue
             if not (_is_complex(node) or _reads_complex(node) or node.target is _ATEN._neg_view.default):
-                if _is_lazy(node):
-                    # What it was a lazy negative of is replaced.
+                if _has_negative_bit(node):
+                    # Its operand was replaced, and has no negative bit any more.
                     node.meta["val"] = self._value(node.target, node.args, node.kwargs)
                 continue
             rule = _RULES.get(node.target)
@@ -132,7 +133,7 @@ class _Parts:
                 self._parts[node] = made
             else:
                 node.replace_all_uses_with(made)
-        # What others read as a complex tensor is one.
+        # Calls that are not replaced get complex tensors, made of the parts.
         for node, parts in self._parts.items():
             others = [user for user in node.users if user not in self._parts]
             if not others:
@@ -183,18 +184,18 @@ class _Parts:
 
     def transformed(self, parts: Node, dims: Sequence[int], norm: int, inverse: bool) -> Node:
         """Transforms along dimensions, each normed by a code: 0 not, 1 by the root of its length, 2 by its length."""
-        factor = 1.0
+        scale = 1.0
         for dim in dims:
             length = int(parts.meta["val"].shape[dim])
             parts = self.call(torch.ops.orchestrion.dft.default, parts, dim, length, inverse, False)
-            factor *= _factor(length, norm, inverse)
-        return self.scaled(parts, factor)
+            scale *= _scale(length, norm, inverse)
+        return self.scaled(parts, scale)
 
-    def scaled(self, x: Node, factor: float) -> Node:
-        return x if factor == 1.0 else self.call(_ATEN.mul.Tensor, x, factor)
+    def scaled(self, x: Node, scale: float) -> Node:
+        return x if scale == 1.0 else self.call(_ATEN.mul.Tensor, x, scale)
 
 
-def _factor(length: int, norm: int, inverse: bool) -> float:
+def _scale(length: int, norm: int, inverse: bool) -> float:
     """What a transform is multiplied by, beside the length that inverse ones divide by."""
     return (length if inverse else 1) / (1, math.sqrt(length), length)[norm]
 
@@ -241,7 +242,7 @@ def _transform_of_real(parts: _Parts, node: Node) -> Node:
     length = int(source.meta["val"].shape[last])
     column = parts.call(_ATEN.unsqueeze.default, source, -1)
     half = parts.call(torch.ops.orchestrion.dft.default, column, last, length, False, onesided)
-    return parts.transformed(parts.scaled(half, _factor(length, norm, False)), others, norm, False)
+    return parts.transformed(parts.scaled(half, _scale(length, norm, False)), others, norm, False)
 
 
 def _transform_to_real(parts: _Parts, node: Node) -> Node:
@@ -250,7 +251,7 @@ def _transform_to_real(parts: _Parts, node: Node) -> Node:
     *others, last = _dims(source, dims)
     half = parts.transformed(parts.of(source), others, norm, True)
     signal = parts.call(torch.ops.orchestrion.dft.default, half, last, length, True, True)
-    return parts.call(_ATEN.squeeze.dim, parts.scaled(signal, _factor(length, norm, True)), -1)
+    return parts.call(_ATEN.squeeze.dim, parts.scaled(signal, _scale(length, norm, True)), -1)
 
 
 def _sum(parts: _Parts, node: Node) -> Node:
@@ -271,26 +272,26 @@ def _sum(parts: _Parts, node: Node) -> Node:
 def _product(parts: _Parts, node: Node) -> Node:
     a, b = node.args
     if _is_complex(a) and _is_complex(b):
-        (a, c), (b, d) = ([parts.part(factor, number) for number in (0, 1)] for factor in (a, b))
+        (a, c), (b, d) = ([parts.part(operand, number) for number in (0, 1)] for operand in (a, b))
         product = [[parts.call(_ATEN.mul.Tensor, x, y) for y in (b, d)] for x in (a, c)]
         real = parts.call(_ATEN.sub.Tensor, product[0][0], product[1][1])
         return parts.joined(real, parts.call(_ATEN.add.Tensor, product[0][1], product[1][0]))
     return _scaled(parts, node, a, b) if _is_complex(a) else _scaled(parts, node, b, a)
 
 
-def _by_number(parts: _Parts, node: Node) -> Node:
+def _by_real(parts: _Parts, node: Node) -> Node:
     return _scaled(parts, node, *node.args)
 
 
-def _scaled(parts: _Parts, node: Node, x: object, factor: object) -> Node:
+def _scaled(parts: _Parts, node: Node, x: object, operand: object) -> Node:
     """A product or quotient of a complex tensor and a real number, or tensor of its precision."""
-    if isinstance(factor, Node):
-        if factor.meta["val"].dtype != _PARTS[node.meta["val"].dtype]:
+    if isinstance(operand, Node):
+        if operand.meta["val"].dtype != _PARTS[node.meta["val"].dtype]:
             raise _Unknown
-        factor = parts.call(_ATEN.unsqueeze.default, factor, -1)
-    elif not isinstance(factor, (int, float)):
+        operand = parts.call(_ATEN.unsqueeze.default, operand, -1)
+    elif not isinstance(operand, (int, float)):
         raise _Unknown
-    return parts.call(node.target, parts.of(x), factor)
+    return parts.call(node.target, parts.of(x), operand)
 
 
 def _conjugate(parts: _Parts, node: Node) -> Node:
@@ -334,13 +335,13 @@ def _elementwise(parts: _Parts, node: Node) -> Node:
 
 
 def _negative(parts: _Parts, node: Node) -> Node:
-    """Also of a real tensor: the imaginary part of a lazy conjugate is the lazy negative of one."""
+    """Also of a real tensor: the imaginary part of a conjugate that PyTorch has not computed is such a negative."""
     source = node.args[0]
     return parts.call(_ATEN.neg.default, parts.of(source) if _is_complex(source) else source)
 
 
 def _replaced(parts: _Parts, node: Node) -> Node:
-    """A tensor, or a slice of it, in place of which another one is."""
+    """`copy` and `slice_scatter`: the second operand replaces the first one, or a slice of it along a dimension."""
     source, other, *rest = node.args
     rest = [number % _rank(source) if at == 0 and isinstance(number, int) else number for at, number in enumerate(rest)]
     return parts.call(node.target, parts.of(source), parts.of(other), *rest)
@@ -355,17 +356,19 @@ def _filled(parts: _Parts, node: Node) -> Node:
     return parts.joined(real, None)
 
 
-def _reshaped(parts: _Parts, node: Node) -> Node:
-    """Parts need not lie in memory as the complex tensor did, so that a view may be a copy."""
-    source, size = node.args
-    assert isinstance(size, (list, tuple))
-    return parts.call(_ATEN.reshape.default, parts.of(source), [*size, 2])
+def _of_size(target: Any) -> _Rule:
+    """A call of a target with a tensor and a size."""
+
+    def rule(parts: _Parts, node: Node) -> Node:
+        source, size = node.args
+        assert isinstance(size, (list, tuple))
+        return parts.call(target, parts.of(source), [*size, 2])
+
+    return rule
 
 
-def _expanded(parts: _Parts, node: Node) -> Node:
-    source, size = node.args
-    assert isinstance(size, (list, tuple))
-    return parts.call(_ATEN.expand.default, parts.of(source), [*size, 2])
+#: A view of a complex tensor may be a copy of its parts, which need not lie in memory as it did.
+_reshaped = _of_size(_ATEN.reshape.default)
 
 
 def _moved(parts: _Parts, node: Node) -> Node:
@@ -419,9 +422,9 @@ _RULES: dict[Any, _Rule] = {
     _ATEN.add.Tensor: _sum,
     _ATEN.sub.Tensor: _sum,
     _ATEN.mul.Tensor: _product,
-    _ATEN.mul.Scalar: _by_number,
-    _ATEN.div.Tensor: _by_number,
-    _ATEN.div.Scalar: _by_number,
+    _ATEN.mul.Scalar: _by_real,
+    _ATEN.div.Tensor: _by_real,
+    _ATEN.div.Scalar: _by_real,
     _ATEN.neg.default: _negative,
     _ATEN._neg_view.default: _negative,
     _ATEN.abs.default: _magnitude,
@@ -435,7 +438,7 @@ _RULES: dict[Any, _Rule] = {
     _ATEN.view.default: _reshaped,
     _ATEN._unsafe_view.default: _reshaped,
     _ATEN.reshape.default: _reshaped,
-    _ATEN.expand.default: _expanded,
+    _ATEN.expand.default: _of_size(_ATEN.expand.default),
     _ATEN.permute.default: _moved,
     _ATEN.transpose.int: _of_dims(2),
     _ATEN.select.int: _of_dims(1),

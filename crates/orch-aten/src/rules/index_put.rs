@@ -5,7 +5,7 @@
 use super::index::{Addressed, taken};
 use super::{Applied, Rule, one, rule};
 use crate::call::Call;
-use crate::emit::{Emitter, Val, checked, invalid, unsupported, wide};
+use crate::emit::{Emitter, Val, broadcast, checked, invalid, unsupported, wide};
 use orch_ir::permutation::inverse;
 use orch_ir::{Attribute, DType};
 
@@ -76,8 +76,8 @@ fn masked_scatter(emitter: &mut Emitter, call: &Call) -> Applied {
     if mask.dtype != DType::Bool || source.dtype != x.dtype {
         return invalid(format!("{} of {} by {}", source.describe(), x.describe(), mask.describe()));
     }
-    // The call without a change in place repeats what is replaced as well.
-    let (_, shape) = call.result(0)?;
+    // The functional form broadcasts `self` to the mask as well.
+    let shape = broadcast(&[&x.shape, &mask.shape])?;
     let x = &emitter.expand(x, &shape)?;
     let count = shape.elems();
     if count == 0 {

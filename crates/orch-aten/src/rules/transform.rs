@@ -2,7 +2,7 @@
 
 use super::{Applied, Rule, one, rule};
 use crate::call::Call;
-use crate::emit::{Emitter, invalid};
+use crate::emit::{Emitter, Refusal};
 use orch_ir::{Attribute, Shape, Tensor};
 
 /// The rules of this family.
@@ -14,16 +14,16 @@ fn transform(emitter: &mut Emitter, call: &Call) -> Applied {
     let x = call.float_tensor("x")?;
     let (axis, length) = (call.axis("dim", 0, x.rank())?, call.int("length")?);
     let (inverse, onesided) = (call.flag_or("inverse", false)?, call.flag_or("onesided", false)?);
-    let Some(length) = usize::try_from(length).ok().filter(|&length| length > 0 && axis + 1 < x.rank())
-    else {
-        return invalid(format!("a transform of length {length} along dimension {axis} of {}", x.describe()));
+    let refused = || {
+        Refusal::Invalid(format!("a transform of length {length} along dimension {axis} of {}", x.describe()))
     };
+    let is_before_parts = axis + 1 < x.rank();
+    let length =
+        usize::try_from(length).ok().filter(|&length| length > 0 && is_before_parts).ok_or_else(refused)?;
     let mut dims = x.shape.to_vec();
     dims[axis] = if onesided && !inverse { length / 2 + 1 } else { length };
     dims[x.rank() - 1] = if onesided && inverse { 1 } else { 2 };
-    let Some(shape) = Shape::checked(dims) else {
-        return invalid(format!("a transform of length {length} of {}", x.describe()));
-    };
+    let shape = Shape::checked(dims).ok_or_else(refused)?;
     let x = emitter.widen(x);
     let scalar = |value: usize| Tensor::scalar(value as i64);
     let [length, axis] = [length, axis].map(|value| emitter.constant(scalar(value)));

@@ -4,6 +4,7 @@ use crate::site::Site;
 use crate::{Numerics, Rule};
 use orch_ir::{PrimOp, Shape, TensorId};
 use std::collections::HashMap;
+use std::rc::Rc;
 
 /// The family.
 pub(super) const RULES: &[Rule] = &[
@@ -152,41 +153,52 @@ fn concat_of_slices(site: &mut Site<'_>) -> Option<TensorId> {
     None
 }
 
+/// A slice of a concat along its axis that has one reader.
+struct SliceOfConcat {
+    whole: TensorId,
+    operands: Rc<[TensorId]>,
+    /// Where it begins along the axis, and ends.
+    start: usize,
+    end: usize,
+}
+
+impl SliceOfConcat {
+    fn of(site: &Site<'_>, id: TensorId, concat: &PrimOp, axis: usize) -> Option<Self> {
+        let made = site.maker(id).filter(|_| site.single(id))?;
+        let (range, whole) = (Range::of(&made.op)?, made.inputs[0]);
+        let inner = site.maker(whole).filter(|inner| *inner.op == *concat)?;
+        let start = usize::try_from(range.starts[axis]).ok()?;
+        let end = start + range.sizes[axis];
+        let mut across = range;
+        (across.starts[axis], across.sizes[axis]) = (0, site.shape(whole)[axis]);
+        let is_along = across.steps[axis] == 1 && across.is_whole(site.shape(whole));
+        is_along.then_some(Self { whole, operands: inner.inputs, start, end })
+    }
+}
+
 fn concat_of_slices_of_concat(site: &mut Site<'_>) -> Option<TensorId> {
     let root = site.root();
     let PrimOp::Concat { axis } = *root.op else { return None };
-    // The inner concat, and where the slice begins and ends in it.
-    let sliced = |site: &Site<'_>, id: TensorId| {
-        let made = site.maker(id).filter(|_| site.single(id))?;
-        let range = Range::of(&made.op)?;
-        let inner = site.maker(made.inputs[0]).filter(|inner| inner.op == root.op)?;
-        let start = usize::try_from(range.starts[axis]).ok()?;
-        let mut along = range.clone();
-        (along.starts[axis], along.sizes[axis]) = (0, site.shape(made.inputs[0])[axis]);
-        let is_along = range.steps[axis] == 1 && along.is_whole(site.shape(made.inputs[0]));
-        is_along.then(|| (made.inputs[0], inner, start..start + range.sizes[axis]))
-    };
+    let sliced = root.inputs.iter().map(|&part| SliceOfConcat::of(site, part, &root.op, axis));
+    let mut sliced: Vec<Option<SliceOfConcat>> = sliced.collect();
     let mut readers: HashMap<TensorId, usize> = HashMap::new();
-    for &part in root.inputs.iter() {
-        if let Some((whole, ..)) = sliced(site, part) {
-            *readers.entry(whole).or_default() += 1;
-        }
+    sliced.iter().flatten().for_each(|slice| *readers.entry(slice.whole).or_default() += 1);
+    for slice in &mut sliced {
+        slice.take_if(|slice| site.uses(slice.whole) != readers[&slice.whole]);
     }
-    readers.retain(|&whole, count| site.uses(whole) == *count);
-    if readers.is_empty() {
+    if sliced.iter().all(Option::is_none) {
         return None;
     }
     let mut parts = Vec::new();
-    for &part in root.inputs.iter() {
-        let found = sliced(site, part).filter(|(whole, ..)| readers.contains_key(whole));
-        let Some((_, inner, wanted)) = found else {
+    for (&part, slice) in root.inputs.iter().zip(&sliced) {
+        let Some(slice) = slice else {
             parts.push(part);
             continue;
         };
         let mut offset = 0;
-        for &piece in inner.inputs.iter() {
+        for &piece in slice.operands.iter() {
             let shape = site.shape(piece).clone();
-            let (start, end) = (wanted.start.max(offset), wanted.end.min(offset + shape[axis]));
+            let (start, end) = (slice.start.max(offset), slice.end.min(offset + shape[axis]));
             if start < end {
                 let mut range = Range::whole(&shape);
                 range.starts[axis] = i64::try_from(start - offset).ok()?;

@@ -55,21 +55,23 @@ impl Units {
     pub fn of(graph: &PrimGraph, layouts: &[Layout], options: UnitOptions) -> Result<Self, DagError> {
         let free = free_nodes(graph, layouts, options.widens_f16);
         let wiring = Wiring::of(graph, &free);
-        let owned = |loops: &[Vec<NodeId>]| match options.fuse {
-            true => owners(graph, &wiring, &free, loops),
+        let without_loops = match options.fuse {
+            true => owners(graph, &wiring, &[]),
             false => graph.node_ids().collect(),
         };
-        let mut loops = match options.fuse {
-            true => unrolled(graph, layouts, &wiring, &owned(&[]), MAX_SOURCES),
+        let loops = match options.fuse {
+            true => unrolled(graph, layouts, &wiring, &without_loops, MAX_SOURCES),
             false => Vec::new(),
         };
-        let grouped = |loops: &[Vec<NodeId>]| in_order(graph, &wiring, &free, &owned(loops));
-        let members = grouped(&loops).unwrap_or_else(|| {
-            // Stretches of two loops can need each other.
-            loops.clear();
-            grouped(&loops).expect("what is merged with its only reader does not change the order")
-        });
-        let loops: BTreeSet<NodeId> = loops.iter().filter_map(|stretch| stretch.last().copied()).collect();
+        // Stretches of two loops can need each other: then there is no order with them.
+        let with_loops = match loops.is_empty() {
+            true => None,
+            false => in_order(graph, &wiring, &owners(graph, &wiring, &loops)),
+        };
+        let last = |stretch: &Vec<NodeId>| stretch.last().copied();
+        let loops: BTreeSet<NodeId> = with_loops.iter().flat_map(|_| loops.iter().filter_map(last)).collect();
+        let members = with_loops.or_else(|| in_order(graph, &wiring, &without_loops));
+        let members = members.expect("what is merged with its only reader does not change the order");
         let node = |members: &Vec<NodeId>| {
             let unit = dag_node(graph, &wiring, members);
             let is_loop = members.last().is_some_and(|last| loops.contains(last));
@@ -184,7 +186,7 @@ fn operands_of_lone_kernels(graph: &PrimGraph, layouts: &[Layout]) -> Vec<bool> 
 }
 
 /// For each primitive the one whose unit it belongs to, itself or a later one; of a stretch of a loop the last one.
-fn owners(graph: &PrimGraph, wiring: &Wiring<'_>, free: &[bool], loops: &[Vec<NodeId>]) -> Vec<NodeId> {
+fn owners(graph: &PrimGraph, wiring: &Wiring<'_>, loops: &[Vec<NodeId>]) -> Vec<NodeId> {
     let consumers = graph.consumers();
     let mut owner: Vec<NodeId> = graph.node_ids().collect();
     let mut is_in_loop = vec![false; owner.len()];
@@ -197,7 +199,7 @@ fn owners(graph: &PrimGraph, wiring: &Wiring<'_>, free: &[bool], loops: &[Vec<No
     let sources_of = |id: NodeId| wiring.sources(id).iter().copied().collect::<BTreeSet<TensorId>>();
     // What the unit of an owner reads.
     let mut sources: BTreeMap<NodeId, BTreeSet<TensorId>> = BTreeMap::new();
-    for id in graph.node_ids().rev().filter(|id| !free[id.index()] && !is_in_loop[id.index()]) {
+    for id in graph.node_ids().rev().filter(|id| !wiring.is_free(*id) && !is_in_loop[id.index()]) {
         let node = graph.node(id);
         sources.insert(id, sources_of(id));
         let is_map = |id: NodeId| matches!(graph.node(id).op, PrimOp::Map(_));
@@ -206,7 +208,7 @@ fn owners(graph: &PrimGraph, wiring: &Wiring<'_>, free: &[bool], loops: &[Vec<No
         if let [only] = consumers[output.index()][..]
             && is_map(id)
             && is_map(only)
-            && !free[only.index()]
+            && !wiring.is_free(only)
             && !is_in_loop[only.index()]
             && !is_output
         {
@@ -224,14 +226,9 @@ fn owners(graph: &PrimGraph, wiring: &Wiring<'_>, free: &[bool], loops: &[Vec<No
 }
 
 /// The primitives of each unit, ascending: units in topological order, those that end earlier first. `None` if there is no such order.
-fn in_order(
-    graph: &PrimGraph,
-    wiring: &Wiring<'_>,
-    free: &[bool],
-    owner: &[NodeId],
-) -> Option<Vec<Vec<NodeId>>> {
+fn in_order(graph: &PrimGraph, wiring: &Wiring<'_>, owner: &[NodeId]) -> Option<Vec<Vec<NodeId>>> {
     let mut members: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
-    for node in graph.node_ids().filter(|node| !free[node.index()]) {
+    for node in graph.node_ids().filter(|node| !wiring.is_free(*node)) {
         members.entry(owner[node.index()]).or_default().push(node);
     }
     let mut waits_for: BTreeMap<NodeId, usize> = members.keys().map(|&unit| (unit, 0)).collect();

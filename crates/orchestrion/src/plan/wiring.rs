@@ -29,6 +29,11 @@ impl<'a> Wiring<'a> {
         Self { graph, free, sources, readers }
     }
 
+    /// Whether a primitive is free.
+    pub fn is_free(&self, node: NodeId) -> bool {
+        self.free[node.index()]
+    }
+
     /// The primitive that makes what a tensor is made of through free ones.
     pub fn maker(&self, tensor: TensorId) -> Option<NodeId> {
         source(self.graph, self.free, tensor).and_then(|source| self.graph.producer(source))
