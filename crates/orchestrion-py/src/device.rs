@@ -6,7 +6,7 @@
 
 use crate::errors;
 use crate::executable::Ports;
-use crate::scratch::{ScratchBlock, StreamKey, UsedScratch};
+use crate::scratch::{RunScratch, StreamKey, UsedScratch};
 use crate::tensors::{Allocator, Given, Library, Order, Port, TracedLayout, torch_dtype};
 use orchestrion::{
     DType, DeviceAddress, DeviceInput, DeviceRun, DeviceTensor, Error, Executable, Gpu, Stream,
@@ -205,27 +205,21 @@ pub fn enqueue<'py>(
             *input = captured_input(input, ordinal)?;
         }
     }
-    let needs_scratch = is_torch && scratch_bytes > 0;
-    let of_graph = match needs_scratch && is_captured {
-        true => Some(ScratchBlock::new(&Allocator::new(py, Some(ordinal))?, scratch_bytes)?),
-        false => None,
-    };
-    let shared =
-        (needs_scratch && !is_captured).then(|| place.scratch.of(StreamKey { gpu: ordinal, stream: handle }));
-    let shared = match &shared {
-        Some(scratch) => Some(scratch.lock(&Allocator::new(py, Some(ordinal))?, scratch_bytes)?),
+    let used =
+        (is_torch && scratch_bytes > 0).then(|| place.scratch.of(StreamKey { gpu: ordinal, stream: handle }));
+    let scratch = match &used {
+        Some(used) => Some(used.of_run(&Allocator::new(py, Some(ordinal))?, scratch_bytes, is_captured)?),
         None => None,
     };
-    let address_of_graph = of_graph.as_ref().map(|block| block.address);
-    let scratch_address = address_of_graph.or_else(|| shared.as_ref()?.address());
     // SAFETY: PyTorch's streams live as long as the process, and so does the default stream.
     let stream = Arc::new(unsafe { Stream::of_handle(place.gpu, handle as *mut std::ffi::c_void) });
     let read = inputs.iter().map(RunTensor::as_input).collect::<PyResult<Vec<_>>>()?;
     let written: Vec<DeviceTensor<'_>> = outputs.iter().map(|output| output.on_device()).collect();
-    // SAFETY: the memory has at least this size. It belongs to the graph that is being captured, or to runs in this stream, of which no other
-    // one is enqueued meanwhile.
-    let scratch = scratch_address.map(|address| unsafe { DeviceAddress::new(address) });
-    py.detach(|| run(&stream, &DeviceRun { inputs: &read, outputs: &written, scratch }))
+    let start = scratch.as_ref().and_then(RunScratch::address);
+    // SAFETY: the memory has at least this size. It belongs to this run, or to runs in this stream, of which no other one is enqueued
+    // meanwhile.
+    let start = start.map(|address| unsafe { DeviceAddress::new(address) });
+    py.detach(|| run(&stream, &DeviceRun { inputs: &read, outputs: &written, scratch: start }))
         .map_err(|error| errors::exception(py, error))
 }
 

@@ -2,6 +2,10 @@
 //!
 //! Runs in a stream follow one another, and none finds anything there that another one has left. So all executables that run in a stream have
 //! the same working memory, as large as the one that needs most. It stays where it is as long as one of them lives: graphs keep its address.
+//!
+//! Large working memory is PyTorch's again after each run. Otherwise it would come on top of what eager computes between the forward graph and
+//! the backward graph, where a training step needs most. PyTorch's allocator gives the same requests the same addresses, step by step, so that
+//! graphs seldom have to be told of another one.
 
 use crate::tensors::Allocator;
 use orchestrion::DType;
@@ -30,8 +34,7 @@ pub struct StreamScratch {
 pub struct ScratchBlock {
     _tensor: Py<PyAny>,
     len_bytes: usize,
-    /// Where it begins.
-    pub address: u64,
+    address: u64,
 }
 
 /// The working memory that an executable has used, by stream.
@@ -40,9 +43,25 @@ pub struct UsedScratch {
     used: Mutex<Vec<(StreamKey, Arc<StreamScratch>)>>,
 }
 
-/// Working memory that no other run is enqueued on as long as this lives.
-pub struct LockedScratch<'a> {
-    block: MutexGuard<'a, Option<ScratchBlock>>,
+/// Of more bytes, working memory is kept by no executable.
+const KEPT_BYTES: usize = 4 << 20;
+
+/// Working memory of one run, on which no other one is enqueued as long as this lives.
+pub enum RunScratch<'a> {
+    /// The run's own: PyTorch gives it to what is enqueued in the stream later.
+    Own(ScratchBlock),
+    /// What is kept for the stream.
+    Kept(MutexGuard<'a, Option<ScratchBlock>>),
+}
+
+impl RunScratch<'_> {
+    /// Where it begins.
+    pub fn address(&self) -> Option<u64> {
+        match self {
+            Self::Own(block) => Some(block.address),
+            Self::Kept(block) => block.as_ref().map(|block| block.address),
+        }
+    }
 }
 
 impl UsedScratch {
@@ -71,7 +90,7 @@ impl ScratchBlock {
     ///
     /// # Errors
     /// If there is no memory.
-    pub fn new(allocator: &Allocator<'_>, len_bytes: usize) -> PyResult<Self> {
+    fn new(allocator: &Allocator<'_>, len_bytes: usize) -> PyResult<Self> {
         let py = allocator.py();
         let (shape, strides) = (PyTuple::new(py, [len_bytes])?, PyTuple::new(py, [1])?);
         let tensor = allocator.empty_strided(&shape, &strides, DType::U8)?;
@@ -81,11 +100,27 @@ impl ScratchBlock {
 }
 
 impl StreamScratch {
+    /// At least so many bytes for a run in the current stream, which a graph is made of if `is_captured`.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn of_run(
+        &self,
+        allocator: &Allocator<'_>,
+        len_bytes: usize,
+        is_captured: bool,
+    ) -> PyResult<RunScratch<'_>> {
+        if is_captured || len_bytes > KEPT_BYTES {
+            return ScratchBlock::new(allocator, len_bytes).map(RunScratch::Own);
+        }
+        self.lock(allocator, len_bytes)
+    }
+
     /// At least so many bytes, of the current stream.
     ///
     /// # Errors
     /// If there is no memory.
-    pub fn lock(&self, allocator: &Allocator<'_>, len_bytes: usize) -> PyResult<LockedScratch<'_>> {
+    fn lock(&self, allocator: &Allocator<'_>, len_bytes: usize) -> PyResult<RunScratch<'_>> {
         // Another thread may hold it while it waits for the interpreter's lock.
         let mut block = self.block.lock_py_attached(allocator.py()).unwrap_or_else(PoisonError::into_inner);
         if block.as_ref().is_none_or(|block| block.len_bytes < len_bytes) {
@@ -93,13 +128,6 @@ impl StreamScratch {
             *block = None;
             *block = Some(ScratchBlock::new(allocator, len_bytes)?);
         }
-        Ok(LockedScratch { block })
-    }
-}
-
-impl LockedScratch<'_> {
-    /// Where it begins.
-    pub fn address(&self) -> Option<u64> {
-        self.block.as_ref().map(|block| block.address)
+        Ok(RunScratch::Kept(block))
     }
 }
