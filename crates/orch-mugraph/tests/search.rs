@@ -5,7 +5,7 @@ mod common;
 use common::programs;
 use common::{program, valid};
 use orch_mugraph::search::cost::SearchDevice;
-use orch_mugraph::search::limits::{Allowance, BlockLimits};
+use orch_mugraph::search::limits::{Allowance, BlockLimits, InputSet, InputStorage};
 use orch_mugraph::search::{Found, Outcome, Progress, Search, SearchOptions, SearchReport, search};
 use orch_mugraph::{MuGraph, VerifyOptions, print, stabilise, verify};
 
@@ -361,6 +361,40 @@ fn packing_waits_for_memory() {
     // Four bytes take 100 ps, in which 25 operations run: more than packing takes of an operand that is at hand.
     assert_eq!(cost(1.0), cost(25.0));
     assert!(cost(0.0) < cost(1.0) && cost(25.0) < cost(50.0), "{} {} {}", cost(0.0), cost(1.0), cost(50.0));
+}
+
+/// Keys that lie as queries do are transposed for each block, so that blocks have more rows than of keys that are read where they lie.
+#[test]
+fn blocks_share_what_they_transpose() {
+    let program = valid(
+        "mugraph \"a\" {\n t0 = input \"q\" [6, 1536, 64]\n t1 = input \"k\" [6, 64, 1536]\n \
+         t2 = input \"v\" [6, 1536, 64]\n t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = div t4, t5\n \
+         t7 = matmul t6, t2\n output \"o\" t7\n}\n",
+    );
+    let rows = |transposed: InputSet| {
+        let machine = SearchDevice {
+            cores: 2,
+            tile_bytes: 1 << 20,
+            flops_per_us: 3.5e5,
+            element_bytes: 4,
+            launch_us: 0.0,
+            iteration_us: 0.0,
+            unoverlapped: 0.0,
+            pack_flops: 16.0,
+            transpose_flops: 32.0,
+            unpacked_rows: 16,
+            ..SearchDevice::default()
+        };
+        let inputs = InputStorage { transposed, ..InputStorage::default() };
+        let options = SearchOptions { threads: 2, kernels: 1, machine, inputs, ..SearchOptions::default() };
+        let (found, _) = search(&program, &options).unwrap_or_else(|e| panic!("{e}"));
+        let (_, text) = best(&found, 1);
+        let grid = text.split(['[', ']']).nth(1).unwrap_or_default();
+        let blocks: usize = grid.split(", ").map(|count| count.parse().unwrap_or(1)).product();
+        6 * 1536 / blocks
+    };
+    let [there, transposed] = [InputSet::default(), InputSet::of(std::iter::once(1))].map(rows);
+    assert!(there <= 16 && transposed >= 64, "{there} {transposed}");
 }
 
 /// The grid of the cheapest kernel of a program if the CTAs of a cluster may split blocks.

@@ -123,6 +123,8 @@ pub struct SearchDevice {
     pub mma_k: usize,
     /// The cost of packing an element of the right operand, in operations of a product.
     pub pack_flops: f64,
+    /// The same where it is transposed in memory: it is packed however few rows there are.
+    pub transpose_flops: f64,
     /// Most rows of a product whose right operand is not packed.
     pub unpacked_rows: usize,
     /// Most rows of a skinny GEMM whose right operand goes from memory straight to registers.
@@ -168,6 +170,7 @@ impl Default for SearchDevice {
             mma_n: 1,
             mma_k: 0,
             pack_flops: 0.0,
+            transpose_flops: 0.0,
             unpacked_rows: 0,
             skinny_rows: 0,
             has_tma: false,
@@ -469,7 +472,7 @@ impl Totals {
         let m = dims.iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));
         let waste = device.rows_waste(extents, dims) * device.columns_waste(extents, dims);
         let terms = (k + device.mma_k) as f64;
-        let is_packed = m > device.unpacked_rows;
+        let is_packed = m > device.unpacked_rows || sketch.is_transposed(args[1]);
         let right = extents.elems(&sketch.dims[args[1]]) as f64;
         for arg in args.iter().filter(|arg| sketch.loads_wide(**arg)) {
             let elems = extents.elems(&sketch.dims[*arg]);
@@ -625,14 +628,15 @@ impl SearchDevice {
     /// What it costs to pack an element of a right operand, in operations of a product: nothing else runs while it comes from memory.
     fn pack_flops_of(&self, extents: &KernelExtents<'_>, at: usize) -> f64 {
         let sketch = extents.sketch;
-        let SketchStep::Load(source) = &sketch.steps[at] else { return self.pack_flops };
+        let pack_flops = if sketch.is_transposed(at) { self.transpose_flops } else { self.pack_flops };
+        let SketchStep::Load(source) = &sketch.steps[at] else { return pack_flops };
         let source = &sketch.sources[*source];
         let is_given = matches!(source.origin, Origin::Program(_)) && !source.is_computed;
         let bytes = extents.elems(&source.dims) * self.element_bytes;
-        if is_given && bytes > self.cache_bytes && self.pack_flops > 0.0 {
-            self.pack_flops.max(self.element_bytes as f64 * self.flops_per_us / self.memory_bytes_per_us)
+        if is_given && bytes > self.cache_bytes && pack_flops > 0.0 {
+            pack_flops.max(self.element_bytes as f64 * self.flops_per_us / self.memory_bytes_per_us)
         } else {
-            self.pack_flops
+            pack_flops
         }
     }
 

@@ -54,6 +54,17 @@ impl InputSet {
     }
 }
 
+/// How the inputs of a program are in memory, as far as it matters to what kernels cost.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct InputStorage {
+    /// Masks that kernels compute from indices.
+    pub computed: InputSet,
+    /// Those of 4 bytes an element where products take 2: kernels convert what they load.
+    pub wide: InputSet,
+    /// Those whose neighbours are along the last dimension but one, not along the last one.
+    pub transposed: InputSet,
+}
+
 /// Counts of what happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counts {

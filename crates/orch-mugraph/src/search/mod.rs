@@ -38,7 +38,7 @@ use build::build;
 use cost::{Beside, PartCounts, SearchDevice};
 use egg::{Id, Language};
 use labels::Labels;
-use limits::{Allowance, BlockLimits, Counts, InputSet, Target};
+use limits::{Allowance, BlockLimits, Counts, InputStorage, Target};
 use pairs::Candidates;
 pub use progress::Progress;
 use rope::{Rope, ropes};
@@ -66,10 +66,8 @@ pub struct SearchOptions {
     pub below_us: f64,
     /// Other numbers of blocks and iterations that are returned with each µGraph of one kernel.
     pub alternatives: usize,
-    /// Masks that kernels compute from indices.
-    pub computed: InputSet,
-    /// Inputs of 4 bytes an element where products take 2: kernels convert what they load.
-    pub wide: InputSet,
+    /// How the program's inputs are in memory.
+    pub inputs: InputStorage,
 }
 
 impl Default for SearchOptions {
@@ -85,8 +83,7 @@ impl Default for SearchOptions {
             slack: 1.5,
             below_us,
             alternatives: 0,
-            computed: InputSet::default(),
-            wide: InputSet::default(),
+            inputs: InputStorage::default(),
         }
     }
 }

@@ -116,6 +116,7 @@ impl Context<'_> {
             origin: Origin::Stored(at),
             is_computed: false,
             is_wide: false,
+            is_transposed: false,
         });
         let stored: Vec<Source> = stored.collect();
         // What is out of reach of one block that sees everything is out of reach of many.

@@ -59,6 +59,8 @@ pub struct Source {
     pub is_computed: bool,
     /// Whether its elements take 4 bytes where products take 2, so that kernels convert what they load.
     pub is_wide: bool,
+    /// Whether its neighbours in memory are along the last dimension but one.
+    pub is_transposed: bool,
 }
 
 /// Where a tensor comes from.
@@ -301,6 +303,17 @@ impl Sketch {
         matches!(self.steps[tile], SketchStep::Load(source) if self.sources[source].is_wide)
     }
 
+    /// Whether a tile is a load of a transposed tensor, or made element by element of one.
+    pub fn is_transposed(&self, tile: usize) -> bool {
+        match &self.steps[tile] {
+            SketchStep::Load(source) => self.sources[*source].is_transposed,
+            SketchStep::Op(TileOp::Unary(_) | TileOp::Constant(_) | TileOp::Binary(_), args) => {
+                args.iter().any(|&arg| self.is_transposed(arg))
+            }
+            SketchStep::Op(..) | SketchStep::Accumulate(_) => false,
+        }
+    }
+
     /// True if it loads partial results, one per block of an index.
     pub fn splits(&self, label: u8) -> bool {
         let atoms = self.sources.iter().flat_map(|source| &source.dims).flat_map(|dim| dim.atoms());
@@ -318,8 +331,9 @@ pub fn given(program: &MuGraph, labels: &Labels, classes: &[Id], options: &Searc
             class: classes[id.index()],
             dims: labels.dims(id).iter().map(|label| Dim::whole(*label)).collect(),
             origin: Origin::Program(id),
-            is_computed: number.is_none_or(|number| options.computed.contains(number)),
-            is_wide: number.is_some_and(|number| options.wide.contains(number)),
+            is_computed: number.is_none_or(|number| options.inputs.computed.contains(number)),
+            is_wide: number.is_some_and(|number| options.inputs.wide.contains(number)),
+            is_transposed: number.is_some_and(|number| options.inputs.transposed.contains(number)),
         }
     };
     program.nodes().filter(|(_, node)| is_given(node)).map(|(id, _)| source(id)).collect()

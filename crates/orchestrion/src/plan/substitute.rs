@@ -3,7 +3,7 @@
 use super::context::PlanContext;
 use orch_ir::{DType, TensorId};
 use orch_mugraph::lower::Stored;
-use orch_mugraph::search::limits::InputSet;
+use orch_mugraph::search::limits::{InputSet, InputStorage};
 use orch_mugraph::{Band, MuGraph, Node, Proved};
 use serde::{Deserialize, Serialize};
 
@@ -88,20 +88,22 @@ impl StoredViews {
         views.join(" ")
     }
 
-    /// The inputs that kernels compute, by number.
-    pub fn computed(&self) -> InputSet {
-        let numbered = self.inputs.iter().enumerate();
-        InputSet::of(numbered.filter(|(_, view)| view.band.is_some()).map(|(number, _)| number))
-    }
-
-    /// The inputs of 4 bytes an element where products take 2, by number.
-    pub fn wide(&self, ctx: PlanContext<'_>) -> InputSet {
+    /// How the inputs of a µGraph are in memory, for the cost model of the search.
+    pub fn input_storage(&self, ctx: PlanContext<'_>) -> InputStorage {
         let element_bytes = ctx.planner.search_options().machine.element_bytes;
         let is_wide = |view: &StoredView| {
             view.band.is_none() && ctx.storage.dtype(TensorId(view.tensor)).size_bytes() > element_bytes
         };
-        let numbered = self.inputs.iter().enumerate();
-        InputSet::of(numbered.filter(|(_, view)| is_wide(view)).map(|(number, _)| number))
+        let is_transposed = |view: &StoredView| matches!(view.strides[..], [.., 1, last] if last > 1);
+        let those = |suits: &dyn Fn(&StoredView) -> bool| {
+            let numbered = self.inputs.iter().enumerate();
+            InputSet::of(numbered.filter(|(_, view)| suits(view)).map(|(number, _)| number))
+        };
+        InputStorage {
+            computed: those(&|view| view.band.is_some()),
+            wide: those(&is_wide),
+            transposed: those(&is_transposed),
+        }
     }
 
     /// How each tensor of a µGraph is stored, and where; `None` if the views are not of this µGraph or this graph.

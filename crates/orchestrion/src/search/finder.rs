@@ -7,7 +7,7 @@ use crate::{Options, parallel};
 use orch_mugraph::lower::Stored;
 use orch_mugraph::lower::gpu::{self, EmittedKernel, LoopDevice};
 use orch_mugraph::search::SearchOptions;
-use orch_mugraph::search::limits::InputSet;
+use orch_mugraph::search::limits::InputStorage;
 use orch_mugraph::{
     MuGraph, Proved, SuperoptimizeError, SuperoptimizeOptions, Superoptimized, VerifyOptions, print,
     superoptimize,
@@ -47,10 +47,8 @@ pub struct SearchQuery<'a> {
     pub budget: Option<Duration>,
     /// Text that is equal for equal layouts: part of the result's key.
     pub layout: &'a str,
-    /// Inputs that kernels compute.
-    pub computed: InputSet,
-    /// Inputs of 4 bytes an element where products take 2.
-    pub wide: InputSet,
+    /// How its inputs are in memory.
+    pub inputs: InputStorage,
     /// How the tensors of a µGraph that computes it are stored; `None` if it has no place for them.
     pub stored: &'a dyn Fn(&MuGraph) -> Option<Vec<Stored>>,
 }
@@ -79,8 +77,7 @@ impl<'a> Finder<'a> {
             threads,
             alternatives: ALTERNATIVES,
             below_us: query.below_us,
-            computed: query.computed,
-            wide: query.wide,
+            inputs: query.inputs,
             ..self.planner.search_options()
         };
         let (proofs, schedules) = match self.planner.info().is_tuned(self.options) {
@@ -169,8 +166,7 @@ impl<'a> Finder<'a> {
             slack,
             below_us,
             alternatives,
-            computed,
-            wide,
+            inputs,
             threads: _,
         } = options.search;
         Key {
@@ -180,7 +176,7 @@ impl<'a> Finder<'a> {
             compiler: concat!("orchestrion ", env!("CARGO_PKG_VERSION"), " ", env!("ORCHESTRION_SOURCES"))
                 .to_owned(),
             flags: format!(
-                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} {computed:?} {wide:?} below {below_us:.2} states {} in {:?} proofs {} of {} stable {}",
+                "µGraphs: {limits:?} kernels {kernels} keep {keep} and {alternatives} slack {slack} {inputs:?} below {below_us:.2} states {} in {:?} proofs {} of {} stable {}",
                 options.states, options.budget, options.proofs, options.schedules, options.must_be_stable
             ),
         }

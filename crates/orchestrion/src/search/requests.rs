@@ -68,7 +68,7 @@ pub fn search_requests(
             continue;
         }
         let Region { program, subtracts_maxima: must_be_stable, .. } = region;
-        let key = format!("{} {} {:?}", print(&program), views.key(), views.wide(ctx));
+        let key = format!("{} {} {:?}", print(&program), views.key(), views.input_storage(ctx));
         let number = *numbers.entry(key).or_insert_with(|| {
             requests.push(SearchRequest {
                 program,

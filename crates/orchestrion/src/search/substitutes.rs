@@ -94,8 +94,7 @@ fn substitute_candidates(
                 as u64,
             budget: None,
             layout: &views.key(),
-            computed: views.computed(),
-            wide: views.wide(ctx),
+            inputs: views.input_storage(ctx),
             stored: &|graph| Some(views.memory(graph, ctx)?.0),
         };
         let query_info = SearchInfo {

@@ -9,7 +9,7 @@ use crate::{Artifact, Error, Model, Options, build};
 use orch_ir::DType;
 use orch_mugraph::extract::{RegionLimits, regions};
 use orch_mugraph::lower::Stored;
-use orch_mugraph::search::limits::InputSet;
+use orch_mugraph::search::limits::InputStorage;
 use orch_mugraph::{MuGraph, SuperoptimizeError};
 use serde::Serialize;
 use std::path::Path;
@@ -206,8 +206,7 @@ pub fn find(program: &Program, budget: Duration, options: &Options) -> Result<Se
         below_us: f64::INFINITY,
         states: u64::MAX,
         budget: Some(budget),
-        computed: InputSet::default(),
-        wide: InputSet::default(),
+        inputs: InputStorage::default(),
         layout: "row-major",
         stored: &|graph| {
             let row_major = |shape: &Vec<usize>| Stored::row_major(DType::F32, shape);
