@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """The workloads of PyGraph's evaluation on a GPU: kernels in CUDA graphs, bytes copied, times of each launch mode, peak memory.
 
-    graphs.py --out FOLDER [WORKLOAD ..] [--scale small] [--dtype float16] [--rounds 5] [--limit-s 600] [--warm]
+    graphs.py --out FOLDER [WORKLOAD ..] [--scale small] [--dtype float16] [--rounds 5] [--limit-s 600] [--memory | --warm]
 
 Workloads are those of `graph_suite.py`, by the paper's short names; without one, all. Each is measured in a process of its own, all modes
 interleaved there: `eager`; `inductor`; `cg-whole`, Inductor's graphs without partitions, as in the paper; `cg`, its `reduce-overhead`; `ours`,
 which chooses how kernels are launched; `direct`, `line` and `branched`, ours with that forced. Each call gets new tensors. `latency` is from
-a call until the host knows of its end, `throughput` that of 20 calls in a row, each; microseconds, medians. With --warm, the first calls of
-ResNet-50 and BERT-base in new processes are measured instead, beside `aot_eager`, with compiled kernels and the chosen launch mode in the cache.
+a call until the host knows of its end, `throughput` that of 20 calls in a row, each; microseconds, medians. With --memory, the peak of each
+mode's memory is measured instead, in a process of its own: what modes of one process free in each other's calls is in no figure then. With
+--warm, the first calls of ResNet-50 and BERT-base in new processes are measured instead, beside `aot_eager`, with compiled kernels and the
+chosen launch mode in the cache.
 
-FOLDER gets `graphs.json` and `graphs.md` (`warm.json`, `warm.md`), written anew after each row. No row begins after `--limit-s`, and one
+FOLDER gets `graphs.json` and `graphs.md` (`memory.json`, `memory.md`; `warm.json`, `warm.md`), written anew after each row. No row begins after `--limit-s`, and one
 that is not done then has the modes that were. On a CPU (`--device cpu --scale tiny`) it shows that all of it runs; there are no graphs.
 """
 
@@ -105,8 +107,9 @@ class Row:
                 if mode is not None:
                     modes.append(mode)
                 self.write()
-            self._compare(modes, fresh[0])
-            self._time(modes, fresh)
+            if not self._arguments.memory:
+                self._compare(modes, fresh[0])
+                self._time(modes, fresh)
         self.found["is_whole"] = "not_measured" not in self.found
         self.write()
 
@@ -125,7 +128,7 @@ class Row:
 
             report.clear()
         try:
-            memory = _Memory(self._gpu)
+            memory = _Memory(self._gpu) if self._arguments.memory else None
             own = copy.deepcopy(model)
             mode = Mode(name, own, self._workload.train)
             start = time.perf_counter()
@@ -135,8 +138,9 @@ class Row:
             for number in range(WARM_UP.get(name, WARM_UP_OTHERS)):
                 mode(fresh[number % len(fresh)])
             self._wait()
-            entry.update(memory.of_calls(lambda: mode(fresh[1])))
-            if self._gpu:
+            if memory:
+                entry.update(memory.of_calls(lambda: mode(fresh[1])))
+            elif self._gpu:
                 entry.update(_launched(lambda: [mode(inputs) for inputs in fresh[:3]], calls=3))
             if name == "ours":
                 from orchestrion.torch import reports
@@ -166,10 +170,12 @@ class Row:
 
     def _time(self, modes: list[Mode], fresh: list[list[torch.Tensor]]) -> None:
         times: dict[str, tuple[list[float], list[float]]] = {mode.name: ([], []) for mode in modes}
-        for _ in range(self._arguments.rounds):
+        for number in range(self._arguments.rounds):
             if time.time() > self._arguments.deadline + 30:
                 break
-            for mode in modes:
+            # None always comes after the same other one.
+            first = number % max(len(modes), 1)
+            for mode in modes[first:] + modes[:first]:
                 latency, throughput = self._timed(mode, fresh)
                 times[mode.name][0].extend(latency)
                 times[mode.name][1].append(throughput)
@@ -326,24 +332,32 @@ def table(rows: list[dict[str, Any]], modes: list[str]) -> str:
         lines.append(f"| {title} | {' | '.join(cells)} | {' | '.join(shown)} |")
     lines += [
         "",
-        "| workload | in graphs: cg-whole | cg | ours | MB copied a call: cg | ours | from the host | peak MiB (and outside): inductor | cg | ours | first call s: inductor | ours |",
-        "|---" * 12 + "|",
+        "| workload | in graphs: cg-whole | cg | ours | MB copied a call: cg | ours | from the host | first call s: inductor | ours |",
+        "|---" * 9 + "|",
     ]
     for row in rows:
         def entry(mode: str) -> dict[str, Any]:
             found: dict[str, Any] = row["modes"].get(mode, {})
             return found
 
-        def peak(mode: str) -> str:
-            return f"{entry(mode)['peak_mib']} ({entry(mode)['outside_mib']})" if "peak_mib" in entry(mode) else "-"
-
         shares = [_share(entry(mode)) for mode in ("cg-whole", "cg", "ours")]
         copied = [_size(entry("cg"), "bytes_copied"), _size(entry("ours"), "bytes_copied"), _size(entry("ours"), "bytes_from_host")]
         first = [str(entry(mode).get("first_s", "-")) for mode in ("inductor", "ours")]
-        cells = [*shares, *copied, peak("inductor"), peak("cg"), peak("ours"), *first]
+        cells = [*shares, *copied, *first]
         lines.append(f"| {row['workload']} | {' | '.join(cells)} |")
     failed = [(row["workload"], mode, entry["failed"]) for row in rows for mode, entry in row["modes"].items() if "failed" in entry]
     lines += ["", *(f"- {workload}, {mode}: `{text.strip().splitlines()[-1][:200]}`" for workload, mode, text in failed)]
+    return "\n".join(lines) + "\n"
+
+
+def memory_table(rows: list[dict[str, Any]], modes: list[str]) -> str:
+    """Peaks of memory as Markdown: MiB of PyTorch's allocator, and of what is not its own."""
+    lines = [f"| workload | {' | '.join(modes)} | ours / inductor |", "|---" * (len(modes) + 2) + "|"]
+    for row in rows:
+        found = row["modes"]
+        cells = [f"{found[mode]['peak_mib']} ({found[mode]['outside_mib']})" if "peak_mib" in found.get(mode, {}) else "-" for mode in modes]
+        ours, other = (found.get(mode, {}).get("peak_mib") for mode in ("ours", "inductor"))
+        lines.append(f"| {row['workload']} | {' | '.join(cells)} | {f'{ours / other:.2f}' if ours and other else '-'} |")
     return "\n".join(lines) + "\n"
 
 
@@ -435,34 +449,46 @@ def first_call(name: str, backend: str, arguments: argparse.Namespace) -> dict[s
 
 
 def run_suite(arguments: argparse.Namespace) -> None:
-    """Measures each workload in a process of its own."""
+    """Measures each workload in a process of its own; its memory, each mode."""
     begin = time.time()
     rows: list[dict[str, Any]] = []
+    name_of_files, made = ("memory", memory_table) if arguments.memory else ("graphs", table)
     for name in arguments.workloads or list(graph_suite.WORKLOADS):
         left = arguments.limit_s - (time.time() - begin)
         if left <= 0:
             print(f"{name}: not started", flush=True)
             continue
-        path = arguments.out / f"row-{name}.json"
-        path.unlink(missing_ok=True)
-        command = [sys.executable, __file__, "--out", str(arguments.out), "--child", name, "--deadline", str(time.time() + 0.8 * left)]
-        for option in ("scale", "dtype", "rounds", "calls", "device"):
-            command += [f"--{option}", str(getattr(arguments, option))]
-        command += ["--modes", *arguments.modes]
-        try:
-            ended = subprocess.run(command, timeout=left + 60, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            problem = ended.stderr[-900:] if ended.returncode else None
-        except subprocess.TimeoutExpired:
-            problem = "the time ran out"
-        row = json.loads(path.read_text()) if path.exists() else {"workload": name, "modes": {}}
-        path.unlink(missing_ok=True)
-        if problem:
-            row["problem"] = problem
+        together = [[mode] for mode in arguments.modes] if arguments.memory else [arguments.modes]
+        row: dict[str, Any] = {"workload": name, "modes": {}}
+        for modes in together:
+            found = _in_own_process(name, modes, arguments, begin + arguments.limit_s)
+            row = {**row, **found, "modes": {**row["modes"], **found["modes"]}}
         rows.append(row)
-        (arguments.out / "graphs.json").write_text(json.dumps({"stamp": stamp(arguments), "rows": rows}, indent=1))
-        (arguments.out / "graphs.md").write_text(stamp(arguments) + "\n\n" + table(rows, arguments.modes))
-        times = {mode: _times(entry) for mode, entry in row["modes"].items()}
-        print(f"{time.time() - begin:5.0f} s  {name}: {times}{'  PROBLEM ' + problem[-200:] if problem else ''}", flush=True)
+        (arguments.out / f"{name_of_files}.json").write_text(json.dumps({"stamp": stamp(arguments), "rows": rows}, indent=1))
+        (arguments.out / f"{name_of_files}.md").write_text(stamp(arguments) + "\n\n" + made(rows, arguments.modes))
+        shown = {mode: entry.get("peak_mib", "-") if arguments.memory else _times(entry) for mode, entry in row["modes"].items()}
+        problem = f"  PROBLEM {row['problem'][-200:]}" if "problem" in row else ""
+        print(f"{time.time() - begin:5.0f} s  {name}: {shown}{problem}", flush=True)
+
+
+def _in_own_process(name: str, modes: list[str], arguments: argparse.Namespace, end: float) -> dict[str, Any]:
+    """The row of a workload with some modes, which a process measures until about `end`."""
+    path = arguments.out / f"row-{name}.json"
+    path.unlink(missing_ok=True)
+    left = max(end - time.time(), 1.0)
+    command = [sys.executable, __file__, "--out", str(arguments.out), "--child", name, "--deadline", str(time.time() + 0.8 * left)]
+    for option in ("scale", "dtype", "rounds", "calls", "device"):
+        command += [f"--{option}", str(getattr(arguments, option))]
+    command += ["--memory"] if arguments.memory else []
+    command += ["--modes", *modes]
+    try:
+        ended = subprocess.run(command, timeout=left + 60, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        problem = ended.stderr[-900:] if ended.returncode else None
+    except subprocess.TimeoutExpired:
+        problem = "the time ran out"
+    row: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"workload": name, "modes": {}}
+    path.unlink(missing_ok=True)
+    return {**row, "problem": problem} if problem else row
 
 
 def main() -> None:
@@ -476,7 +502,9 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=600.0)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--modes", nargs="+", choices=list(MODES))
-    parser.add_argument("--warm", action="store_true", help="first calls in new processes, instead of the workloads")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--memory", action="store_true", help="peaks of memory, each mode in a process of its own, instead of times")
+    what.add_argument("--warm", action="store_true", help="first calls in new processes, instead of the workloads")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--child-first", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--deadline", type=float, default=float("inf"), help=argparse.SUPPRESS)
