@@ -8,6 +8,8 @@
 //!   error in one of them is an error of a whole row;
 //! - values beyond the range of the type that are computed from single numbers and integers alone: the large negative
 //!   numbers of masks, which would become infinite;
+//! - constants that are read element by element and would be wrong by more than 1/128: what ALiBi adds to scores, which exponentials are
+//!   taken of;
 //! - in f16, long sums of products of data and what is as large (`storage/sums.rs`): linear attention before its division.
 //!   Contractions that read them do not round them to f16 either ([`OperandRounding`]). bf16 has the range of f32.
 
@@ -16,6 +18,12 @@ mod sums;
 use crate::layout::Layout;
 use crate::operands::{OperandRounding, half_operands};
 use orch_ir::{DType, PrimGraph, PrimNode, PrimOp, Tensor, TensorId};
+
+/// By how much an element of a constant that is read element by element may be wrong, at most, to be stored in half precision.
+const COARSE: f64 = 1.0 / 128.0;
+
+/// Elements of a constant, at most, that is stored in f32 because it would be wrong.
+const MOST_WIDE: usize = 1 << 16;
 
 /// Layout and element type of every tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -144,6 +152,14 @@ fn kept(graph: &PrimGraph, half: DType) -> Vec<bool> {
         // Weights and tables, but not the single numbers that masks are made of.
         data[id.index()] = value.dtype().is_float() && value.shape().elems() > 1 && !beyond[id.index()];
     }
+    let is_elementwise = |op: &PrimOp| matches!(op, PrimOp::Map(_) | PrimOp::Broadcast { .. });
+    let mut has_others = vec![false; count];
+    for node in graph.nodes().iter().filter(|node| !is_elementwise(&node.op)) {
+        node.inputs.iter().for_each(|input| has_others[input.index()] = true);
+    }
+    for (id, value) in graph.constants() {
+        kept[id.index()] = !has_others[id.index()] && is_coarse(value, half);
+    }
     for node in graph.nodes() {
         let is_statistic = is_statistic(graph, node, &statistics);
         let any = |of: &[bool]| node.inputs.iter().any(|input| of[input.index()]);
@@ -179,6 +195,16 @@ fn is_statistic(graph: &PrimGraph, node: &PrimNode, statistics: &[bool]) -> bool
         }
         _ => false,
     }
+}
+
+/// True if an element is wrong by more than [`COARSE`] in the type.
+fn is_coarse(value: &Tensor, half: DType) -> bool {
+    let rounded = |element: f64| match half {
+        DType::BF16 => half::bf16::from_f64(element).to_f64(),
+        _ => half::f16::from_f64(element).to_f64(),
+    };
+    let is_wrong = |element: &f64| element.is_finite() && (rounded(*element) - element).abs() > COARSE;
+    value.dtype() == DType::F32 && value.shape().elems() <= MOST_WIDE && value.to_f64().iter().any(is_wrong)
 }
 
 /// True if a finite element is infinite in the type.
@@ -245,6 +271,27 @@ mod tests {
         );
         use DType::{F16, F32, I64};
         assert_eq!(dtypes, [I64, F32, F32, F16, F32, F16, F16, F32]);
+    }
+
+    /// 100.3 is 100.3125 in f16; 2.7 is nearly itself, and what is multiplied is rounded anyway.
+    #[test]
+    fn constants_that_would_be_wrong_are_wide() {
+        let dtypes = stored(
+            r#"graph "g" {
+  input "x" t0: f32[2, 2]
+  const t1: f32[2] = [100.3, 0]
+  const t2: f32[2] = [2.7, 0]
+  const t3: f32[2, 2] = [100.3, 0, 0, 0]
+  t4: f32[2, 2] = contract t0, t3 labels="ab,bc->ac"
+  t5: f32[2, 2] = broadcast t1 dims=[1]
+  t6: f32[2, 2] = add t4, t5
+  t7: f32[2, 2] = broadcast t2 dims=[1]
+  t8: f32[2, 2] = add t6, t7
+  output "y" t8
+}"#,
+        );
+        use DType::{F16, F32};
+        assert_eq!(dtypes, [F32, F32, F16, F16, F16, F16, F16, F16, F32]);
     }
 
     #[test]

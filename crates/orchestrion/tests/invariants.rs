@@ -123,6 +123,49 @@ fn f32_means_f32() {
     assert!(compare(&outputs[0], &exact[0]).scaled > BOUND, "the bound tells tf32 from f32");
 }
 
+/// ALiBi, which adds the same large numbers to the scores of all queries: f16 has one in 1/16 of them there, of which softmax would make
+/// weights that are wrong by 3 %.
+#[test]
+fn constants_that_f16_does_not_hold_are_added_in_f32() {
+    const BOUND: f64 = 4e-3;
+    const ALIBI: &str = r#"graph "alibi" {
+  input "q" t0: f32[2, 32, 64]
+  input "k" t1: f32[2, 32, 64]
+  input "v" t2: f32[2, 32, 64]
+  const t3: f32[2, 32] = [BIAS]
+  t4: f32[2, 32, 32] = contract t0, t1 labels="hqd,hkd->hqk"
+  t5: f32[2, 32, 32] = broadcast t3 dims=[0, 2]
+  t6: f32[2, 32, 32] = add t4, t5
+  t7: f32[2, 32] = reduce.max t6 axes=[2]
+  t8: f32[2, 32, 32] = broadcast t7 dims=[0, 1]
+  t9: f32[2, 32, 32] = sub t6, t8
+  t10: f32[2, 32, 32] = exp t9
+  t11: f32[2, 32] = reduce.sum t10 axes=[2]
+  t12: f32[2, 32, 32] = broadcast t11 dims=[0, 1]
+  t13: f32[2, 32, 32] = div t10, t12
+  t14: f32[2, 32, 64] = contract t13, t2 labels="hqk,hkd->hqd"
+  output "y" t14
+}"#;
+    let cache = CacheDir::new("alibi");
+    let bias: Vec<String> = (0..64).map(|key| format!("{}", -120.1 + 0.02 * f64::from(key % 32))).collect();
+    let graph = orch_ir::text::parse(&ALIBI.replace("BIAS", &bias.join(", "))).expect("a valid graph");
+    let model = Model::from_graph(graph);
+    let given = |scale: f32, offset: f32, first: usize| {
+        let values: Vec<f32> =
+            values(first + 2 * 32 * 64).split_off(first).iter().map(|x| scale * (x - offset)).collect();
+        Tensor::from_vec([2, 32, 64], values)
+    };
+    let inputs = [given(0.1, 0.6, 0), given(0.1, 0.6, 5), given(1.0, 0.6, 11)];
+    let exact = model.interpret(&inputs, true).expect("the interpreter runs it");
+    for target in ["cuda:sm_80", "cuda:sm_90"] {
+        let precision = Precision::F16;
+        let options = Options { target: Some(target.to_owned()), precision, ..options(&cache) };
+        let outputs = model.plan(&options).and_then(|planned| planned.emulate(&inputs)).expect("it runs");
+        let error = compare(&outputs[0], &exact[0]).scaled;
+        assert!(error < BOUND, "{target}: {error}");
+    }
+}
+
 /// Plan, sources and constants. (Shared objects name the temporary file that they were compiled from.)
 #[test]
 fn the_same_input_gives_the_same_program() {
