@@ -13,6 +13,10 @@ const MODES: [Execution; 3] = Execution::ALL;
 /// A mode is taken before a simpler one only if it takes less than that by more than this share.
 const MARGIN: f64 = 0.02;
 
+/// Of modes that take as long, a simpler one is taken if its runs keep the host no longer than this, in microseconds, beyond the least of
+/// them: a caller whose own work the device waits for gains what the host is kept less.
+const FREE_HOST_US: f64 = 1.0;
+
 /// A mode that is in use is beaten only by one that takes less by more than this share, ...
 const CLEAR_MARGIN: f64 = 0.05;
 
@@ -91,8 +95,8 @@ impl Trial {
         self.whole().count()
     }
 
-    /// The simplest mode that takes at most [`MARGIN`] more than the one of the least median, and the costs; `None` as long as no round is
-    /// known.
+    /// Of the modes that take at most [`MARGIN`] more than the one of the least median the simplest that keeps the host about as little as any
+    /// of them, and the costs; `None` as long as no round is known.
     pub fn best(&self) -> Option<(Execution, LaunchCosts)> {
         let rounds: Vec<RoundCosts> = self.whole().collect();
         if rounds.is_empty() {
@@ -109,8 +113,12 @@ impl Trial {
         let us = |mode: usize| medians[mode].run_us;
         let least = (0..MODES.len()).min_by(|&a, &b| f64::total_cmp(&us(a), &us(b))).unwrap_or(0);
         let is_close = |mode: usize| median(ratios(&rounds, mode, least)) <= 1.0 + MARGIN;
-        let simplest = (0..MODES.len()).find(|&mode| mode == least || is_close(mode)).unwrap_or(least);
-        Some((MODES[simplest], LaunchCosts { rounds: rounds.len(), medians }))
+        let close: Vec<usize> = (0..MODES.len()).filter(|&mode| mode == least || is_close(mode)).collect();
+        let host_us = |mode: &usize| medians[*mode].host_us;
+        let least_host_us = close.iter().map(host_us).fold(f64::INFINITY, f64::min);
+        let simplest = close.iter().find(|mode| host_us(mode) <= least_host_us + FREE_HOST_US);
+        let chosen = simplest.copied().unwrap_or(least);
+        Some((MODES[chosen], LaunchCosts { rounds: rounds.len(), medians }))
     }
 
     /// The best mode and the costs, if it clearly beats the one in use: by more than noise does.
