@@ -172,12 +172,12 @@ def sampled(seed, each, scratch):
         folder = pathlib.Path(scratch) / row.replace("/", "_")
         folder.mkdir()
         prepare = [sys.executable, zoo.ROOT / "bench/suite/prepare.py", row, folder, "--no-reference"]
-        subprocess.run(prepare, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        told = subprocess.run(prepare, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True).stderr
         if (folder / "model.onnx").exists():
             yield folder
             shutil.rmtree(folder)
         else:
-            print(f"{row}: not exported", file=sys.stderr)
+            print(f"{row}: not exported: {told.strip().splitlines()[-1:]}", file=sys.stderr)
 
 
 def machine():

@@ -3,8 +3,8 @@
 
 mod support;
 
-use orch_ir::{DType, ReduceOp};
-use orch_template::{AxisBlock, LaneAxis, NestSchedule, contraction, gpu, row};
+use orch_ir::{BinaryFn, DType, PrimOp, ReduceOp, UnaryFn};
+use orch_template::{AxisBlock, LaneAxis, NestSchedule, contraction, gpu, injective, row};
 use orch_thread::target::{X86_64_V3, X86_64_V4};
 use support::{G, cases};
 
@@ -67,6 +67,34 @@ fn columns_of_long_rows() {
         let schedule = row::schedules(&block, target).swap_remove(0);
         assert_eq!(schedule.vectors, vectors, "{length} on {}", target.name);
     }
+}
+
+/// Functions of four rows each of 40 channels, written as 40 planes of 1024 elements: vectors along the channels would write each element to another
+/// line of the same place in the cache. Planes of 1000 elements have other places.
+#[test]
+fn planes_in_the_same_place_of_the_cache_are_written_one_by_one() {
+    const CHANNELS: usize = 40;
+    const ROWS: usize = 64;
+    let widened = |pixels: usize| {
+        let mut g = G::new();
+        let x = g.f32(&[ROWS, CHANNELS]);
+        let select = |g: &mut G, first: usize| {
+            let rows = (0..pixels).map(|pixel| ((pixel + first) / 13).min(ROWS - 1)).collect();
+            g.op(PrimOp::Select { positions: vec![Some(rows), None] }, &[x])
+        };
+        let mut sum = select(&mut g, 0);
+        for first in 1..4 {
+            let other = select(&mut g, 40 * first);
+            sum = g.binary(BinaryFn::Add, sum, other);
+        }
+        let tanh = g.unary(UnaryFn::Tanh, sum);
+        let planes = g.transpose(tanh, &[1, 0]);
+        g.output(planes);
+        let block = g.build().expect("a kernel");
+        // Axes are [channels, pixels].
+        injective::schedules(&block, &X86_64_V4)[0].vector
+    };
+    assert_eq!([1024, 1000].map(widened), [Some(1), Some(0)]);
 }
 
 #[test]

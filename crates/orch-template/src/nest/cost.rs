@@ -22,6 +22,13 @@ const STRIDED: f64 = 1.2;
 /// The same where each lane is on a page of its own.
 const FAR: f64 = 2.2;
 
+/// The same of stores whose lines have the same place in the cache, more of them than it keeps: each misses all caches. The columns of 21 images
+/// of 256 x 256, written one after the other, take 4 ns an element on an Emerald Rapids.
+const COLLIDING: f64 = 6.0;
+
+/// Lines of one place that the L1 keeps, of usual processors.
+const L1_WAYS: usize = 12;
+
 /// Elements of f32 of a page.
 const PAGE_ELEMS: u64 = 1 << 10;
 
@@ -73,6 +80,9 @@ fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize
     let axes = nest.axes.clone();
     let Nest { program, simplifier, constants, .. } = nest;
     let mut cycles = 0.5;
+    let extent = |var: VarId| axes.iter().find(|axis| axis.var == var).map_or(1, |axis| axis.extent);
+    let collides =
+        |stride: i64, axis: VarId| stride.unsigned_abs().is_multiple_of(PAGE_ELEMS) && extent(axis) > L1_WAYS;
     let mut access = |exprs: &mut Exprs, offset: ExprId, kind: AccessKind| match vector {
         None => 0.5,
         Some((axis, lanes)) => match simplifier.stride(exprs, offset, axis) {
@@ -81,6 +91,7 @@ fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize
             Some(stride) if kind == AccessKind::Load && is_short_stride(stride) => {
                 PICKED * stride.unsigned_abs() as f64
             }
+            Some(stride) if kind == AccessKind::Store && collides(stride, axis) => COLLIDING * lanes as f64,
             Some(stride) if stride.unsigned_abs() >= PAGE_ELEMS => FAR * lanes as f64,
             Some(_) => STRIDED * lanes as f64,
             None if are_near(exprs, offset, &axes, (axis, lanes)) => NEAR * lanes as f64,
