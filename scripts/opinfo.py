@@ -336,6 +336,8 @@ class Record:
     #: Samples per target that stays with eager, and per packet that was executed.
     missing: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     packets: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    #: Samples that failed, and why, by their description.
+    failures: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     #: The most elements of a tensor that a packet has read or written.
     elements: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
@@ -352,7 +354,7 @@ class Record:
     def add(self, other: "Record") -> None:
         """Adds what was found elsewhere."""
         for mine, theirs in [(self.kinds, other.kinds), (self.counts, other.counts), (self.missing, other.missing),
-                             (self.packets, other.packets)]:
+                             (self.packets, other.packets), (self.failures, other.failures)]:
             mine.update(theirs)
         self.elements |= other.elements
 
@@ -381,6 +383,13 @@ class Record:
             "| | " + " | ".join(names) + " |",
             "|---" * (len(names) + 1) + "|",
             *(f"| {kind} | " + " | ".join(str(self.kinds[f"{kind}/{name}"]) for name in names) + " |" for kind in kinds),
+            "",
+            "## What failed",
+            "",
+            "Orders of equal elements are not specified by PyTorch: what sorts, and gradients by its indices, may differ there.",
+            "PyTorch's CPU adds cumulative sums of f32 in f64; here they are added in f32.",
+            "",
+            *(f"- {failure}" for failure in sorted(self.failures)),
             "",
             "## What stays with eager",
             "",
@@ -456,6 +465,7 @@ class Run:
         cases, self.waiting = self.waiting, []
         for case, wrong in failures_of(cases) if cases else []:
             self.records[case.pair].counts["failed"] += 1
+            self.records[case.pair].failures[f"{case.describe().splitlines()[0]}: {wrong}"] += 1
             print(f"FAIL {wrong}: {case.describe()}", flush=True)
         for case in cases:
             self.records[case.pair].executed(case)
