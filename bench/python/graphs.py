@@ -173,7 +173,7 @@ class Row:
         for number in range(self._arguments.rounds):
             if time.time() > self._arguments.deadline + 30:
                 break
-            # None always comes after the same other one.
+            # The order rotates: else each mode would always find the caches of the same other one.
             first = number % max(len(modes), 1)
             for mode in modes[first:] + modes[:first]:
                 latency, throughput = self._timed(mode, fresh)
@@ -345,9 +345,13 @@ def table(rows: list[dict[str, Any]], modes: list[str]) -> str:
         first = [str(entry(mode).get("first_s", "-")) for mode in ("inductor", "ours")]
         cells = [*shares, *copied, *first]
         lines.append(f"| {row['workload']} | {' | '.join(cells)} |")
+    return "\n".join([*lines, *_failures(rows)]) + "\n"
+
+
+def _failures(rows: list[dict[str, Any]]) -> list[str]:
+    """The modes that failed, as lines of Markdown."""
     failed = [(row["workload"], mode, entry["failed"]) for row in rows for mode, entry in row["modes"].items() if "failed" in entry]
-    lines += ["", *(f"- {workload}, {mode}: `{text.strip().splitlines()[-1][:200]}`" for workload, mode, text in failed)]
-    return "\n".join(lines) + "\n"
+    return ["", *(f"- {workload}, {mode}: `{text.strip().splitlines()[-1][:200]}`" for workload, mode, text in failed)]
 
 
 def memory_table(rows: list[dict[str, Any]], modes: list[str]) -> str:
@@ -358,7 +362,7 @@ def memory_table(rows: list[dict[str, Any]], modes: list[str]) -> str:
         cells = [f"{found[mode]['peak_mib']} ({found[mode]['outside_mib']})" if "peak_mib" in found.get(mode, {}) else "-" for mode in modes]
         ours, other = (found.get(mode, {}).get("peak_mib") for mode in ("ours", "inductor"))
         lines.append(f"| {row['workload']} | {' | '.join(cells)} | {f'{ours / other:.2f}' if ours and other else '-'} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_failures(rows)]) + "\n"
 
 
 def stamp(arguments: argparse.Namespace) -> str:

@@ -147,11 +147,6 @@ fn kept(graph: &PrimGraph, half: DType) -> Vec<bool> {
     for (_, input) in &graph.inputs {
         data[input.index()] = graph.dtype(*input).is_float();
     }
-    for (id, value) in graph.constants() {
-        beyond[id.index()] = is_beyond(value, half);
-        // Weights and tables, but not the single numbers that masks are made of.
-        data[id.index()] = value.dtype().is_float() && value.shape().elems() > 1 && !beyond[id.index()];
-    }
     let is_elementwise = |op: &PrimOp| matches!(op, PrimOp::Map(_) | PrimOp::Broadcast { .. });
     let mut has_others = vec![false; count];
     for node in graph.nodes().iter().filter(|node| !is_elementwise(&node.op)) {
@@ -159,6 +154,9 @@ fn kept(graph: &PrimGraph, half: DType) -> Vec<bool> {
     }
     for (id, value) in graph.constants() {
         kept[id.index()] = !has_others[id.index()] && is_coarse(value, half);
+        beyond[id.index()] = is_beyond(value, half);
+        // Weights and tables, but not the single numbers that masks are made of.
+        data[id.index()] = value.dtype().is_float() && value.shape().elems() > 1 && !beyond[id.index()];
     }
     for node in graph.nodes() {
         let is_statistic = is_statistic(graph, node, &statistics);
@@ -199,12 +197,11 @@ fn is_statistic(graph: &PrimGraph, node: &PrimNode, statistics: &[bool]) -> bool
 
 /// True if an element is wrong by more than [`COARSE`] in the type.
 fn is_coarse(value: &Tensor, half: DType) -> bool {
-    let rounded = |element: f64| match half {
-        DType::BF16 => half::bf16::from_f64(element).to_f64(),
-        _ => half::f16::from_f64(element).to_f64(),
-    };
-    let is_wrong = |element: &f64| element.is_finite() && (rounded(*element) - element).abs() > COARSE;
-    value.dtype() == DType::F32 && value.shape().elems() <= MOST_WIDE && value.to_f64().iter().any(is_wrong)
+    if value.dtype() != DType::F32 || value.shape().elems() > MOST_WIDE {
+        return false;
+    }
+    let mut elements = value.to_f64().into_iter().zip(rounded(value, half).to_f64());
+    elements.any(|(exact, rounded)| exact.is_finite() && (rounded - exact).abs() > COARSE)
 }
 
 /// True if a finite element is infinite in the type.

@@ -23,6 +23,21 @@ fn best(found: &[Found], kernels: usize) -> (&MuGraph, String) {
     (&best.graph, kernels.map(|line| format!("{}\n", line.trim_start())).collect())
 }
 
+/// The grid of the cheapest kernel that is alone.
+fn grid(found: &[Found]) -> String {
+    let (_, text) = best(found, 1);
+    text.split(['[', ']']).nth(1).unwrap_or_default().to_owned()
+}
+
+/// Attention of so many heads of 64 elements, without a scale.
+fn attention(heads: usize, rows: usize, keys: usize) -> MuGraph {
+    valid(&format!(
+        "mugraph \"a\" {{\n t0 = input \"q\" [{heads}, {rows}, 64]\n t1 = input \"k\" [{heads}, 64, {keys}]\n \
+         t2 = input \"v\" [{heads}, {keys}, 64]\n t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = div t4, t5\n \
+         t7 = matmul t6, t2\n output \"o\" t7\n}}\n"
+    ))
+}
+
 #[test]
 fn grouped_query_attention_is_split_over_keys() {
     let program = program("gqa_inc");
@@ -333,11 +348,7 @@ fn distant_rows_are_read_in_short_runs() {
 /// Decoding waits for keys and values: two blocks that read the same ones take longer than one, on a device where both may miss the cache.
 #[test]
 fn blocks_that_read_the_same_wait_for_memory() {
-    let program = valid(
-        "mugraph \"a\" {\n t0 = input \"q\" [64, 4, 64]\n t1 = input \"k\" [64, 64, 2048]\n \
-         t2 = input \"v\" [64, 2048, 64]\n t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = div t4, t5\n \
-         t7 = matmul t6, t2\n output \"o\" t7\n}\n",
-    );
+    let program = attention(64, 4, 2048);
     let blocks = |reread_share: f64| {
         let machine = SearchDevice {
             memory_bytes_per_us: 2e6,
@@ -347,8 +358,7 @@ fn blocks_that_read_the_same_wait_for_memory() {
         };
         let options = SearchOptions { threads: 2, kernels: 1, machine, ..SearchOptions::default() };
         let (found, _) = search(&program, &options).unwrap_or_else(|e| panic!("{e}"));
-        let (_, text) = best(&found, 1);
-        text.split(['[', ']']).nth(1).unwrap_or_default().to_owned()
+        grid(&found)
     };
     assert_eq!([0.0, 0.1].map(blocks), ["64, 2", "64"]);
 }
@@ -366,11 +376,7 @@ fn packing_waits_for_memory() {
 /// Keys that lie as queries do are transposed for each block, so that blocks have more rows than of keys that are read where they lie.
 #[test]
 fn blocks_share_what_they_transpose() {
-    let program = valid(
-        "mugraph \"a\" {\n t0 = input \"q\" [6, 1536, 64]\n t1 = input \"k\" [6, 64, 1536]\n \
-         t2 = input \"v\" [6, 1536, 64]\n t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = div t4, t5\n \
-         t7 = matmul t6, t2\n output \"o\" t7\n}\n",
-    );
+    let program = attention(6, 1536, 1536);
     let rows = |transposed: InputSet| {
         let machine = SearchDevice {
             cores: 2,
@@ -388,9 +394,7 @@ fn blocks_share_what_they_transpose() {
         let inputs = InputStorage { transposed, ..InputStorage::default() };
         let options = SearchOptions { threads: 2, kernels: 1, machine, inputs, ..SearchOptions::default() };
         let (found, _) = search(&program, &options).unwrap_or_else(|e| panic!("{e}"));
-        let (_, text) = best(&found, 1);
-        let grid = text.split(['[', ']']).nth(1).unwrap_or_default();
-        let blocks: usize = grid.split(", ").map(|count| count.parse().unwrap_or(1)).product();
+        let blocks: usize = grid(&found).split(", ").map(|count| count.parse().unwrap_or(1)).product();
         6 * 1536 / blocks
     };
     let [there, transposed] = [InputSet::default(), InputSet::of(std::iter::once(1))].map(rows);
@@ -408,8 +412,7 @@ fn shared_grid(program: &MuGraph, has_tma: bool) -> String {
     };
     let options = SearchOptions { threads: 2, kernels: 1, machine, ..SearchOptions::default() };
     let (found, _) = search(program, &options).unwrap_or_else(|e| panic!("{e}"));
-    let (_, text) = best(&found, 1);
-    text.lines().next().and_then(|line| line.split(['[', ']']).nth(1)).unwrap_or_default().to_owned()
+    grid(&found)
 }
 
 /// Two CTAs split blocks of 64 columns and many rows, which TMA loads. The cost model does not assume that CTAs split
@@ -425,10 +428,6 @@ fn processors_share_blocks() {
     };
     let grids = [(gated(64), true), (gated(64), false), (gated(16), true)];
     assert_eq!(grids.map(|(program, has_tma)| shared_grid(&program, has_tma)), ["64", "128", "128"]);
-    let attention = valid(
-        "mugraph \"a\" {\n t0 = input \"q\" [32, 16, 64]\n t1 = input \"k\" [32, 64, 4096]\n \
-         t2 = input \"v\" [32, 4096, 64]\n t3 = matmul t0, t1\n t4 = exp t3\n t5 = sum(2) t4\n t6 = div t4, t5\n \
-         t7 = matmul t6, t2\n output \"o\" t7\n}\n",
-    );
+    let attention = attention(32, 16, 4096);
     assert_eq!([false, true].map(|has_tma| shared_grid(&attention, has_tma)), ["32, 2, 2"; 2]);
 }

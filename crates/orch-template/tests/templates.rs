@@ -70,9 +70,9 @@ fn columns_of_long_rows() {
 }
 
 /// Functions of four rows each of 40 channels, written as 40 planes of 1024 elements: vectors along the channels would write each element to another
-/// line of the same place in the cache. Planes of 1000 elements have other places.
+/// line of the same cache set. Planes of 1000 elements begin in different sets.
 #[test]
-fn planes_in_the_same_place_of_the_cache_are_written_one_by_one() {
+fn planes_of_one_cache_set_are_written_one_by_one() {
     const CHANNELS: usize = 40;
     const ROWS: usize = 64;
     let widened = |pixels: usize| {

@@ -123,7 +123,7 @@ pub struct SearchDevice {
     pub mma_k: usize,
     /// The cost of packing an element of the right operand, in operations of a product.
     pub pack_flops: f64,
-    /// The same where it is transposed in memory: it is packed however few the rows are.
+    /// The same where it is transposed in memory: it is packed for any number of rows.
     pub transpose_flops: f64,
     /// Most rows of a product whose right operand is not packed.
     pub unpacked_rows: usize,

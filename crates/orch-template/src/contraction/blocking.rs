@@ -347,8 +347,7 @@ impl CpuContractionSchedule {
         let strips = tile.strips(m);
         let most = staging.window.map_or(strips, |window| tile.strips_of_window(window, extents, target));
         let block_strips = strips.div_ceil(strips.div_ceil(most).max(m.div_ceil(MOST_BLOCK_ROWS)).max(1));
-        let row_elems =
-            staging.window.map_or(block_strips * rows * k, |window| window.elems_of(block_strips * rows));
+        let row_elems = staging.row_elems(block_strips * rows, k);
         let working_set = (row_elems + width * k) * elem_bytes;
         if staging.panels || m < 2 * rows || (working_set as f64) < target.l2_bytes as f64 * BLOCKING_SHARE {
             return None;
@@ -526,12 +525,11 @@ impl CpuContractionSchedule {
     /// Slots of a multiply-add unit in which rows come from the L3, once for each work item, where K is walked in blocks.
     fn far_line_slots(&self, extents: GemmShape, staging: Staging, lanes: usize, target: &CpuTarget) -> f64 {
         let GemmShape { batch, m, n, k } = extents;
-        // What lines of images take was measured with what comes from the L3.
+        // The figures of schedules that read image lines in place were fitted with these misses in them.
         if self.block_k >= k || self.line_rows.is_some() || staging.packs_rows(false) {
             return 0.0;
         }
-        let rows = self.block_rows.min(m);
-        let row_elems = staging.window.map_or(rows * k, |window| window.elems_of(rows));
+        let row_elems = staging.row_elems(self.block_rows.min(m), k);
         let far = FarRows::of(row_elems, target.vector_bytes / lanes, target);
         let multiply_adds = (batch * m * n.div_ceil(lanes) * k) as f64;
         far.map_or(0.0, |far| multiply_adds * far.share(self.vectors * self.block_panels))
@@ -585,7 +583,9 @@ impl TileGrid {
         let Self { strips, panels, .. } = *self;
         let of_strips = (least_strips..strips).map(|strips| TaskTiles { strips, panels: 1 });
         let of_panels = (1..=panels).map(|panels| TaskTiles { strips, panels });
-        self.evenest(of_strips.chain(of_panels), tile_multiply_adds).unwrap_or(TaskTiles { strips, panels })
+        let cost = |cut: &TaskTiles| self.cost(cut);
+        self.cheapest(of_strips.chain(of_panels), tile_multiply_adds, cost)
+            .unwrap_or(TaskTiles { strips, panels })
     }
 
     /// The same where rows come from the L3, in time on one thread and on several. Panels come from there as well, and only all strips of a
@@ -602,33 +602,28 @@ impl TileGrid {
         let numbers = PANELS_OF_FAR_ROWS.into_iter().filter(|&number| number <= panels);
         let of_panels = numbers.map(|panels| TaskTiles { strips, panels });
         let time = |cut: &TaskTiles| (1.0 + far.share(vectors * cut.panels)) * (1.0 + self.cost(cut));
-        let cuts = self.large_enough(of_strips.chain(of_panels), tile_multiply_adds);
-        cuts.min_by(|a, b| time(a).total_cmp(&time(b)))
+        self.cheapest(of_strips.chain(of_panels), tile_multiply_adds, time)
     }
 
     /// The same of work items that have all panels.
     fn cut_strips(&self, tile_multiply_adds: usize) -> Option<TaskTiles> {
         let Self { strips, panels, .. } = *self;
-        self.evenest((1..=strips).map(|strips| TaskTiles { strips, panels }), tile_multiply_adds)
+        let cuts = (1..=strips).map(|strips| TaskTiles { strips, panels });
+        self.cheapest(cuts, tile_multiply_adds, |cut| self.cost(cut))
     }
 
-    /// The most even of some work items, without those that are small.
-    fn evenest(&self, cuts: impl Iterator<Item = TaskTiles>, tile_multiply_adds: usize) -> Option<TaskTiles> {
-        let cuts = self.large_enough(cuts, tile_multiply_adds);
-        cuts.min_by(|a, b| self.cost(a).total_cmp(&self.cost(b)))
-    }
-
-    /// Those work items that are not small.
-    fn large_enough(
+    /// The work items of least cost, without those that are small.
+    fn cheapest(
         &self,
         cuts: impl Iterator<Item = TaskTiles>,
         tile_multiply_adds: usize,
-    ) -> impl Iterator<Item = TaskTiles> {
+        cost: impl Fn(&TaskTiles) -> f64,
+    ) -> Option<TaskTiles> {
         let Self { others, strips, panels } = *self;
         let least_tiles = MIN_TASK_MULTIPLY_ADDS.div_ceil(tile_multiply_adds.max(1));
         let least_tiles = least_tiles.max((others * strips * panels).div_ceil(MOST_TASKS));
-        let least_tiles = least_tiles.min(strips * panels);
-        cuts.filter(move |cut| cut.strips * cut.panels >= least_tiles)
+        let is_enough = |cut: &TaskTiles| cut.strips * cut.panels >= least_tiles.min(strips * panels);
+        cuts.filter(is_enough).min_by(|a, b| cost(a).total_cmp(&cost(b)))
     }
 
     /// How many times as long as an even share the largest share of such work items is modelled to be, with what handing them out costs.
@@ -701,7 +696,7 @@ impl PackedRows<'_> {
     /// Elements of a block of so many register tiles below one another.
     fn elems(&self, of_block: usize) -> usize {
         let rows = (of_block * self.tile.rows).min(self.extents.m);
-        self.staging.window.map_or(rows * self.extents.k, |window| window.elems_of(rows))
+        self.staging.row_elems(rows, self.extents.k)
     }
 
     /// How long such blocks and work items are modelled to take in multiples of the multiply-adds, in equal parts on one thread and, in
@@ -718,8 +713,7 @@ impl PackedRows<'_> {
         let is_far = panel_bytes as f64 > self.target.l2_bytes as f64 * PANELS_SHARE;
         let exposed = if is_far { (FAR_VECTOR_SLOTS - rows as f64).max(0.0) } else { 0.0 };
         let work = 1.0 + exposed / (of_block * rows).min(m) as f64;
-        let elems =
-            self.staging.window.map_or(of_block * rows * k, |window| window.elems_of(of_block * rows));
+        let elems = self.staging.row_elems(of_block * rows, k);
         let packing = elems as f64 / self.lanes as f64 * PACKED_VECTOR_SLOTS / multiply_adds;
         let largest = (cut.strips * cut.panels) as f64 / (batch * strips * panels) as f64;
         let shared = |&threads: &usize| {
@@ -938,7 +932,7 @@ mod tests {
         if schedule.line_rows.is_some() {
             return 0.0;
         }
-        let elems = |rows: usize| staging.window.map_or(rows * extents.k, |window| window.elems_of(rows));
+        let elems = |rows: usize| staging.row_elems(rows, extents.k);
         let share = |thread: usize| thread * grid.tasks() / threads;
         let of_block = grid.tasks_of_block();
         let blocks_of = |thread: usize| {

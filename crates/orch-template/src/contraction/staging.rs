@@ -36,6 +36,11 @@ impl Staging {
         !is_in_lines && (self.rows.is_some() || self.window.is_some())
     }
 
+    /// Elements that so many rows of a product are computed from: a part of a window, or rows of `k`.
+    pub(super) fn row_elems(&self, rows: usize, k: usize) -> usize {
+        self.window.map_or(rows * k, |window| window.elems_of(rows))
+    }
+
     /// Whether so many rows that are read at a time do not stay in the L1, because their places in it
     /// are the same: lines this many bytes apart share as many places as it has ways.
     pub(super) fn rows_collide(&self, rows: usize, target: &CpuTarget) -> bool {

@@ -13,8 +13,8 @@ const MODES: [Execution; 3] = Execution::ALL;
 /// A mode is taken before a simpler one only if it takes less than that by more than this share.
 const MARGIN: f64 = 0.02;
 
-/// Of modes that take as long, a simpler one is taken if its runs keep the host no longer than this, in microseconds, beyond the least of
-/// them: a caller whose own work the device waits for gains what the host is kept less.
+/// Of modes that take as long, a simpler one is taken if a run takes at most so many microseconds of the host more than in any other of them. Where
+/// the device waits for the caller's own work on the host, host time that is saved is time that is saved.
 const FREE_HOST_US: f64 = 1.0;
 
 /// A mode that is in use is beaten only by one that takes less by more than this share, ...
