@@ -65,6 +65,7 @@ fn program(folder: &std::path::Path) -> Program {
                 BufferRef::write(Base::Arena, offset, SIZE),
             ],
             chunking: Chunking::Dynamic,
+            phases: 1,
         }),
         name: "twice".into(),
     };

@@ -6,6 +6,7 @@ mod support;
 use orch_compute::{ArgRole, RecurrenceProgram, Storage, layouts};
 use orch_ir::*;
 use orch_template::gpu::recurrence::{Engine, Exchange, GpuRecurrenceSchedule};
+use orch_template::recurrence::RecurrenceSchedule;
 use orch_template::{gpu, recurrence};
 use orch_thread::kernel::{Binding, Kernel};
 use orch_thread::target::{CpuTarget, GPU_TARGETS, GpuTarget};
@@ -124,6 +125,10 @@ impl Case {
             for target in cpus {
                 let design = recurrence::design(&program, target);
                 run(&design.kernel, &format!("{} {:?}: {}", target.name, self.spec, design.schedule));
+                for schedule in shared(&program, target) {
+                    let what = format!("{} {:?} {:?}: {schedule}", target.name, self.extents, self.spec);
+                    run(&recurrence::lower(&program, &schedule, target), &what);
+                }
             }
             for target in gpus {
                 for schedule in chosen(&program, target) {
@@ -133,6 +138,17 @@ impl Case {
             }
         }
     }
+}
+
+/// Steps that are phases, with one panel and with two an item: all sequences are in one tile.
+fn shared(program: &RecurrenceProgram, target: &CpuTarget) -> Vec<RecurrenceSchedule> {
+    let schedule = recurrence::schedule(program, target);
+    let batch_rows = program.extents.batch.max(1).next_multiple_of(schedule.rows);
+    let panels = if program.extents.time > 0 { &[1, 2][..] } else { &[] };
+    panels
+        .iter()
+        .map(|&panels| RecurrenceSchedule { batch_rows, vectors: 1, panels: Some(panels), ..schedule })
+        .collect()
 }
 
 /// The preferred schedule, and some of all others.
@@ -204,7 +220,11 @@ fn run(
                 let source = value(program.arg(packed.arg).tensor);
                 BufferData { dtype: packed.dtype, bytes: packed.pack(source) }
             }
-            Binding::Own { dtype, elems, .. } => BufferData::zeros(*dtype, *elems),
+            Binding::Own { dtype, elems, is_zeroed: true } => BufferData::zeros(*dtype, *elems),
+            // Whatever was there: not a number.
+            Binding::Own { dtype, elems, is_zeroed: false } => {
+                BufferData { dtype: *dtype, bytes: vec![0xff; elems * dtype.size_bytes()] }
+            }
         })
         .collect();
     let report = interpret(&kernel.program, &mut buffers, &ExecOptions::default())

@@ -1,7 +1,7 @@
 //! The interpreter of thread programs: exact semantics, slowly, with every access checked.
 //!
-//! Tasks run one after the other; threads of a CTA in lockstep (`interp/cta.rs`). An access out of bounds, a read of scratch that
-//! the task has not written, two tasks that access one element where one of them writes, a loop variable or binding outside its
+//! Tasks run one after the other, phase by phase; threads of a CTA in lockstep (`interp/cta.rs`). An access out of bounds, a read of scratch that
+//! the task has not written, two tasks of a phase that access one element where one of them writes, a loop variable or binding outside its
 //! declared range, and a floor division by less than one are errors, so a program that runs here without one is free of them on
 //! these inputs. [`ReduceLanes`](orch_compute::Expr::ReduceLanes) is a binary tree: lane `i` combines with lane `i + n / 2`, `n`
 //! halves until one lane is left.
@@ -80,6 +80,9 @@ pub fn interpret(
     };
     match &program.cta {
         None => (0..program.tasks).try_for_each(|task| {
+            if task.is_multiple_of(program.phase_tasks()) {
+                interpreter.memory.start_phase(task);
+            }
             interpreter.start(task, 0)?;
             interpreter.run(&program.body)
         })?,

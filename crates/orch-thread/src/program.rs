@@ -3,7 +3,8 @@
 //! A program is a grid of independent tasks: work items on a CPU, CTAs on a GPU. Every task runs the body with
 //! [`ThreadProgram::task`] bound to its number, by one worker or by the threads of a [`Cta`]; tasks may run in any order and at
 //! the same time, so they write disjoint elements and read nothing that another task writes. Scratch buffers belong to one worker at a time and are undefined when a task
-//! starts, unless the program has [`TaskGroups`].
+//! starts, unless the program has [`TaskGroups`]. The tasks of a CPU may be in [`phases`](ThreadProgram::phases): then this holds for those of
+//! one phase, and each phase reads what those before it have written.
 
 use crate::amx::{AmxShape, AmxStmt, TileId};
 use crate::cta::{Cta, CtaStmt};
@@ -34,6 +35,8 @@ pub struct ThreadProgram {
     pub tasks: usize,
     /// The task number, `0..tasks`.
     pub task: VarId,
+    /// Phases that run one after the other, each of as many consecutive tasks; 1 on GPUs.
+    pub phases: usize,
     /// What tasks of one worker may leave to each other in scratch.
     pub groups: Option<TaskGroups>,
     /// The CTA that runs a task; `None` is one worker.
@@ -186,6 +189,7 @@ impl ThreadProgram {
             mbarriers: Mbarriers::default(),
             tasks,
             task,
+            phases: 1,
             groups: None,
             cta: None,
             evict_first: BTreeSet::new(),
@@ -228,6 +232,11 @@ impl ThreadProgram {
         self.tasks = tasks;
         self.task = self.exprs.declare_index("task", tasks);
         self.task
+    }
+
+    /// The tasks of a phase.
+    pub fn phase_tasks(&self) -> usize {
+        self.tasks / self.phases.max(1)
     }
 
     /// Makes so many consecutive tasks a group; returns the variable that is 1 in the first one that a worker runs.

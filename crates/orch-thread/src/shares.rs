@@ -27,7 +27,7 @@ pub fn groups(work_items: &Range<usize>, of_group: usize) -> Range<usize> {
     work_items.start / of_group..(work_items.end - 1) / of_group + 1
 }
 
-/// What each work item of a program does.
+/// What each work item of a program does. Those of one number in all phases are one here, as a thread has the same ones in each.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkItemShares {
     /// Instructions of each work item, without those of a group's first one.
@@ -47,28 +47,29 @@ impl WorkItemShares {
     pub fn of(program: &ThreadProgram) -> Self {
         let mut walker = Walker::new(program);
         let of_group = program.groups.map_or(1, |groups| groups.tasks.max(1));
+        let items = program.phase_tasks();
+        let counts = items.div_ceil(of_group);
         let mut shares = Self {
-            own: Vec::with_capacity(program.tasks),
-            first: Vec::new(),
-            packed: Vec::new(),
+            own: vec![0.0; items],
+            first: vec![0.0; counts],
+            packed: vec![0; counts],
             of_group,
             distinct: 0,
         };
         for task in 0..program.tasks {
-            let is_first = task % of_group == 0;
+            let item = task % items;
             if program.groups.is_none() {
                 let work = walker.task(task, true);
-                shares.own.push(work.instructions);
-                shares.first.push(0.0);
-                shares.packed.push(work.packed);
+                shares.own[item] += work.instructions;
+                shares.packed[item] += work.packed;
                 continue;
             }
             let own = walker.task(task, false);
-            shares.own.push(own.instructions);
-            if is_first {
+            shares.own[item] += own.instructions;
+            if item % of_group == 0 {
                 let all = walker.task(task, true);
-                shares.first.push(all.instructions - own.instructions);
-                shares.packed.push(all.packed);
+                shares.first[item / of_group] += all.instructions - own.instructions;
+                shares.packed[item / of_group] += all.packed;
             }
         }
         shares.distinct = walker.seen.len();

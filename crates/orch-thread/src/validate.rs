@@ -102,6 +102,11 @@ impl Checker<'_> {
         let is_identifier = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         self.expect(is_identifier, || format!("the name \"{name}\" is not a C identifier"));
+        let phases = program.phases;
+        let are_apart = program.tasks.is_multiple_of(phases) && program.cta.is_none() && program.groups.is_none();
+        self.expect(phases == 1 || phases > 1 && are_apart, || {
+            format!("{} tasks in {phases} phases, or phases of a program with a cta or groups", program.tasks)
+        });
         if let Some(groups) = program.groups {
             self.expect(groups.tasks > 0 && program.cta.is_none(), || {
                 "groups have no tasks, or stand in a program with a cta".to_owned()

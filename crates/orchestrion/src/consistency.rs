@@ -24,6 +24,9 @@ pub fn fingerprint(kernel: &KernelInfo, object: &[u8]) -> String {
     for number in [kernel.tasks, kernel.scratch_bytes] {
         part(&(number as u64).to_le_bytes());
     }
+    if kernel.phases != 1 {
+        part(&(kernel.phases as u64).to_le_bytes());
+    }
     for argument in &kernel.arguments {
         part(&[u8::from(argument.written)]);
         part(&(argument.bytes as u64).to_le_bytes());
@@ -144,6 +147,9 @@ fn check_kernel(kernel: &KernelInfo, parts: Parts<'_>) -> Result<(), String> {
     let object = parts.libraries.get(kernel.library).ok_or("has no library")?;
     if fingerprint(kernel, object) != kernel.fingerprint {
         return Err("is not the one that was compiled".to_owned());
+    }
+    if kernel.phases == 0 || !kernel.tasks.is_multiple_of(kernel.phases) {
+        return Err(format!("has {} work items in {} phases", kernel.tasks, kernel.phases));
     }
     match (parts.manifest.device, &kernel.cta) {
         (Device::Cpu, None) | (Device::Cuda, Some(_)) => Ok(()),

@@ -133,6 +133,9 @@ pub struct KernelInfo {
     pub library: usize,
     /// The grid: CTAs of a GPU, work items of a CPU.
     pub tasks: usize,
+    /// Phases of a CPU's kernel, which run one after the other: each has as many consecutive work items.
+    #[serde(default = "one_phase", skip_serializing_if = "is_one_phase")]
+    pub phases: usize,
     /// Scratch per thread.
     pub scratch_bytes: usize,
     /// The tensors that it takes, in order.
@@ -149,6 +152,15 @@ pub struct KernelInfo {
     pub call: Option<CallInfo>,
     /// Its source, in C or CUDA C++.
     pub source: String,
+}
+
+fn one_phase() -> usize {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // Serde gives a reference.
+fn is_one_phase(phases: &usize) -> bool {
+    *phases == 1
 }
 
 /// A tensor that a kernel takes.

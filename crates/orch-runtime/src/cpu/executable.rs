@@ -283,12 +283,20 @@ impl CpuExecutable {
     /// `launch` must be that of step `idx`; otherwise as [`run_step`](Self::run_step).
     unsafe fn launch(&self, launch: &Launch, idx: usize) {
         let kernels = KernelMemory { pointers: &self.pointers, scratch: &self.scratch };
-        self.pool.run(launch.kernel.tasks(), launch.chunking, &|call| {
-            // SAFETY: ranges are valid by the promise of this function; concurrent calls have disjoint tasks, and the
-            // pool uses each thread index, below the number of scratch parts, for one call at a time, and names the task before only if no
-            // other launch used that part since.
-            unsafe { kernels.call(launch, idx, call) }
-        });
+        let tasks = launch.kernel.tasks() / launch.phases;
+        for phase in 0..launch.phases {
+            let first = phase * tasks;
+            self.pool.run(tasks, launch.chunking, &|call| {
+                // Programs in phases keep nothing in scratch between tasks.
+                let task_before = if launch.phases > 1 { -1 } else { call.task_before };
+                let own = first + call.tasks.start..first + call.tasks.end;
+                let call = LoopCall { thread: call.thread, tasks: own, task_before };
+                // SAFETY: ranges are valid by the promise of this function; concurrent calls have disjoint tasks of a phase, and the
+                // pool uses each thread index, below the number of scratch parts, for one call at a time, and names the task before only if
+                // no other launch used that part since.
+                unsafe { kernels.call(launch, idx, &call) }
+            });
+        }
     }
 
     /// # Safety

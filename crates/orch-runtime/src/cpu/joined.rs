@@ -4,7 +4,7 @@
 //! with those of another one. The tasks are cut into pieces beforehand, for a number of threads; each piece is of one launch.
 //!
 //! Joined launches keep these rules, which [`check`] verifies:
-//! 1. they are two or more launches of the program, behind those that were joined before;
+//! 1. they are two or more launches of the program, of one phase each, behind those that were joined before;
 //! 2. none of them writes a byte that another one reads or writes, also where an output has the memory of the input that it updates;
 //! 3. the pieces have each task of each launch once.
 
@@ -64,6 +64,9 @@ pub(super) fn check(program: &Program, joined: &[JoinedLaunches]) -> Vec<String>
         let depend = |(at, own): (usize, &Vec<BufferRef>)| buffers[..at].iter().any(|it| conflict(it, own));
         if buffers.iter().enumerate().any(depend) {
             report("depend on each other");
+        }
+        if launches.iter().any(|launch| launch.phases != 1) {
+            report("have several phases");
         }
         if !is_whole(steps, &launches, pieces) {
             report("do not have each task once");

@@ -10,7 +10,8 @@
 //!   to constants are 64-byte aligned if their offsets are; pointers to the caller's tensors are only 8-byte aligned.
 //!   A pointer to an empty tensor may point to nothing.
 //! - The call does tasks `task_begin <= task < task_end` out of the kernel's fixed number of tasks. Calls for
-//!   different tasks may happen at the same time on different threads, and in any order; together they do all tasks.
+//!   different tasks may happen at the same time on different threads, and in any order; together they do all tasks. A launch may have
+//!   [phases](super::Launch::phases): then calls for tasks of different ones happen in order.
 //! - `scratch` is 64-byte aligned memory of at least the size that the kernel needs, unshared during the call, of
 //!   undefined content, unless `task_before` is not negative: then `scratch` is as the call that ended with that task left it, which
 //!   was the last one on the same thread and belongs to the same launch.

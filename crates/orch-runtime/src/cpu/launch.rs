@@ -11,8 +11,10 @@ pub struct Launch {
     pub kernel: CpuKernel,
     /// Its tensors, in its order.
     pub buffers: Vec<BufferRef>,
-    /// How its tasks are shared among threads.
+    /// How its tasks are shared among threads, those of a phase where there are several.
     pub chunking: Chunking,
+    /// Phases that run one after the other, each of as many consecutive tasks.
+    pub phases: i64,
 }
 
 /// What a step does.
@@ -31,7 +33,10 @@ impl KernelLaunch for Launch {
     }
 
     fn violations(&self) -> Vec<String> {
-        Vec::new()
+        let tasks = self.kernel.tasks();
+        let are_phases = self.phases >= 1 && tasks % self.phases == 0;
+        let violation = || format!("has {tasks} tasks in {} phases", self.phases);
+        (!are_phases).then(violation).into_iter().collect()
     }
 }
 

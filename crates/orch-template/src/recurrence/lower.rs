@@ -12,6 +12,14 @@ use orch_thread::kernel::{Binding, Kernel, PackedConstant};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use orch_thread::target::CpuTarget;
 
+/// Phases of a recurrence whose steps are shared: the states before the first step, the passes of each step, and those after the last one
+/// if they are results.
+fn phases(recurrence: &RecurrenceProgram) -> usize {
+    let RecurrenceProgram { spec, extents, last_hidden, last_cell, .. } = recurrence;
+    let has_last = last_hidden.is_some() || last_cell.is_some();
+    1 + extents.time * passes(spec.cell).len() + usize::from(has_last)
+}
+
 /// Iterations along the K dimension of a product that are unrolled.
 const UNROLLED_K: u32 = 4;
 
@@ -23,9 +31,10 @@ pub fn lower(recurrence: &RecurrenceProgram, schedule: &RecurrenceSchedule, targ
     Kernel { program: emitter.program, bindings: emitter.bindings }
 }
 
-/// Scratch, `[row, unit]` with lines of `line` elements each.
+/// Scratch of a work item that computes all steps, `[row, unit]` with lines of `line` elements each; otherwise memory of the kernel,
+/// `[direction, row, unit]`. The accumulators are always scratch.
 struct States {
-    /// `[2, row, unit]`: before and after a step, double-buffered.
+    /// Before and after a step, double-buffered.
     hidden: BufferId,
     /// The cell state of an LSTM.
     cell: Option<BufferId>,
@@ -53,8 +62,21 @@ struct Emitter<'a> {
     /// Elements between rows of scratch.
     line: usize,
     direction: ExprId,
-    /// The first sequence of the task.
+    /// The first sequence of the work item.
     first_row: ExprId,
+    /// The part of a step that the work item computes, if not all.
+    part: Option<StepPart>,
+}
+
+/// A part of the panels of a step.
+#[derive(Clone, Copy)]
+struct StepPart {
+    /// The number of the part.
+    number: ExprId,
+    /// How many parts there are.
+    count: usize,
+    /// Panels of a part, but for the last one.
+    panels: usize,
 }
 
 /// Some vectors of hidden units of a panel.
@@ -73,8 +95,10 @@ impl<'a> Emitter<'a> {
         let extents = recurrence.extents;
         let ty = recurrence.compute_type();
         let lanes = target.lanes(ty.size_bytes());
-        let tiles = extents.batch.div_ceil(schedule.batch_rows);
-        let mut program = ThreadProgram::new(&recurrence.name, extents.directions * tiles);
+        let phases = if schedule.panels.is_some() { phases(recurrence) } else { 1 };
+        let mut program =
+            ThreadProgram::new(&recurrence.name, phases * schedule.items(recurrence, target));
+        program.phases = phases;
         let is_packed = recurrence.arg(RecurrenceProgram::R).role == ArgRole::Constant;
         let mut bindings = Vec::new();
         let mut buffers = Vec::new();
@@ -93,19 +117,27 @@ impl<'a> Emitter<'a> {
             bindings.push(binding);
         }
         let line = extents.hidden.next_multiple_of(panel_units).max(lanes);
-        let mut scratch = |name: &str, elems: usize| {
-            let name = name.to_owned();
-            program.add_buffer(Buffer { name, dtype: ty, elems, scope: Scope::Scratch })
+        let is_shared = schedule.panels.is_some();
+        let mut buffer = |name: &str, elems: usize, scope: Scope| {
+            if scope != Scope::Scratch {
+                bindings.push(Binding::Own { dtype: ty, elems, is_zeroed: false });
+            }
+            program.add_buffer(Buffer { name: name.to_owned(), dtype: ty, elems, scope })
         };
-        let state = schedule.batch_rows * line;
+        let (scope, states) = if is_shared { (Scope::Updated, extents.directions) } else { (Scope::Scratch, 1) };
+        let state = states * schedule.batch_rows * line;
         let cell = recurrence.spec.cell;
         let resets_operand = cell == RnnCell::Gru { linear_before_reset: false };
         let states = States {
-            hidden: scratch("hidden", 2 * state),
-            cell: cell.has_cell_state().then(|| scratch("cell", state)),
-            reset_hidden: resets_operand.then(|| scratch("reset_hidden", state)),
-            update: resets_operand.then(|| scratch("update", state)),
-            accumulators: scratch("accumulators", schedule.rows * cell.gates() * panel_units),
+            hidden: buffer("hidden", 2 * state, scope),
+            cell: cell.has_cell_state().then(|| buffer("cell", state, scope)),
+            reset_hidden: resets_operand.then(|| buffer("reset_hidden", state, scope)),
+            update: resets_operand.then(|| buffer("update", state, scope)),
+            accumulators: buffer(
+                "accumulators",
+                schedule.rows * cell.gates() * panel_units,
+                Scope::Scratch,
+            ),
         };
         let zero = program.exprs.index(0);
         Self {
@@ -121,7 +153,14 @@ impl<'a> Emitter<'a> {
             line,
             direction: zero,
             first_row: zero,
+            part: None,
         }
+    }
+
+    /// Elements of a state.
+    fn state_elems(&self) -> usize {
+        let states = if self.part.is_some() { self.recurrence.extents.directions } else { 1 };
+        states * self.schedule.batch_rows * self.line
     }
 
     /// Units of a panel.
@@ -130,6 +169,62 @@ impl<'a> Emitter<'a> {
     }
 
     fn task(&mut self) -> Vec<Stmt> {
+        match self.schedule.panels {
+            Some(panels) => self.phase(panels),
+            None => self.all_steps(),
+        }
+    }
+
+    /// A work item of one phase. The first phase stores the states before the first step, the last one those after the last step where
+    /// they are results; each of the others is a pass of a step.
+    fn phase(&mut self, panels: usize) -> Vec<Stmt> {
+        let extents = self.recurrence.extents;
+        let count = extents.hidden.div_ceil(self.panel_units() * panels);
+        let phases = self.program.phases;
+        let mut body = Vec::new();
+        let task = self.program.exprs.var(self.program.task);
+        let index = self.program.exprs.unflatten(task, &[phases, extents.directions, count]);
+        let phase = self.bind(&mut body, "phase", index[0], phases);
+        self.direction = self.bind(&mut body, "direction", index[1], extents.directions);
+        let number = self.bind(&mut body, "part", index[2], count);
+        self.part = Some(StepPart { number, count, panels });
+        let zero = self.program.exprs.index(0);
+        let is_first_part = self.program.exprs.eq(number, zero);
+        let once = |stmt| Stmt::If { condition: is_first_part, then: vec![stmt], otherwise: Vec::new() };
+        let mut otherwise = self.pass_of_phase(phase);
+        if let Some(last_states) = self.last_states() {
+            let last = self.program.exprs.index(phases as i64 - 1);
+            let condition = self.program.exprs.eq(phase, last);
+            otherwise = vec![Stmt::If { condition, then: vec![once(last_states)], otherwise }];
+        }
+        let condition = self.program.exprs.eq(phase, zero);
+        let then = vec![once(self.initial_states())];
+        body.push(Stmt::If { condition, then, otherwise });
+        body
+    }
+
+    /// The pass of a step that a phase is: those of the first step begin with phase 1.
+    fn pass_of_phase(&mut self, phase: ExprId) -> Vec<Stmt> {
+        let passes = passes(self.recurrence.spec.cell);
+        let mut body = Vec::new();
+        let exprs = &mut self.program.exprs;
+        let (number, count) = (exprs.add_const(phase, -1), exprs.index(passes.len() as i64));
+        let (step, pass) = (exprs.floor_div(number, count), exprs.floor_rem(number, count));
+        let step = self.bind(&mut body, "step", step, self.recurrence.extents.time);
+        let step = self.time_step(&mut body, step);
+        let mut alternatives = passes.iter().map(|pass| self.pass(pass, step)).collect::<Vec<_>>().into_iter();
+        let mut statements = alternatives.next().unwrap_or_default();
+        for (number, then) in (1..).zip(alternatives) {
+            let number = self.program.exprs.index(number);
+            let condition = self.program.exprs.eq(pass, number);
+            statements = vec![Stmt::If { condition, then, otherwise: statements }];
+        }
+        body.extend(statements);
+        body
+    }
+
+    /// A work item that computes all steps.
+    fn all_steps(&mut self) -> Vec<Stmt> {
         let extents = self.recurrence.extents;
         let tiles = extents.batch.div_ceil(self.schedule.batch_rows).max(1);
         let mut body = Vec::new();
@@ -226,9 +321,16 @@ impl<'a> Emitter<'a> {
         Stmt::Store { buffer, offset, value, mask }
     }
 
-    /// The place of a unit in scratch.
+    /// The place of a unit in a state.
     fn scratch_at(&mut self, row: ExprId, unit: ExprId) -> ExprId {
-        self.program.exprs.linear_index(&[row, unit], &[self.line, 1])
+        let exprs = &mut self.program.exprs;
+        match self.part {
+            Some(_) => {
+                let strides = [self.schedule.batch_rows * self.line, self.line, 1];
+                exprs.linear_index(&[self.direction, row, unit], &strides)
+            }
+            None => exprs.linear_index(&[row, unit], &[self.line, 1]),
+        }
     }
 
     /// The place of a unit in `[direction, sequence, unit]`.
@@ -275,8 +377,7 @@ impl<'a> Emitter<'a> {
     /// Stores the states after the last step.
     fn last_states(&mut self) -> Option<Stmt> {
         let RecurrenceProgram { last_hidden, last_cell, extents, .. } = self.recurrence;
-        let state = self.schedule.batch_rows * self.line;
-        let hidden_base = extents.time % 2 * state;
+        let hidden_base = extents.time % 2 * self.state_elems();
         let results =
             [(Some(self.states.hidden), *last_hidden, hidden_base), (self.states.cell, *last_cell, 0)];
         if results.iter().all(|(_, arg, _)| arg.is_none()) {
@@ -301,25 +402,30 @@ impl<'a> Emitter<'a> {
 
     /// The loop over time.
     fn steps(&mut self) -> Stmt {
-        let time = self.recurrence.extents.time;
-        let state = (self.schedule.batch_rows * self.line) as i64;
-        self.loop_over("step", (time, 1), |emitter, step| {
+        self.loop_over("step", (self.recurrence.extents.time, 1), |emitter, step| {
             let mut body = Vec::new();
-            let at = time_of(&mut emitter.program.exprs, emitter.recurrence, emitter.direction, step);
-            let at = emitter.bind(&mut body, "time", at, time);
-            let exprs = &mut emitter.program.exprs;
-            let two = exprs.index(2);
-            let parity = exprs.floor_rem(step, two);
-            let before = exprs.mul_const(parity, state);
-            let before = emitter.bind_multiple(&mut body, "before", before, state);
-            let whole = emitter.program.exprs.index(state);
-            let after = emitter.program.exprs.sub(whole, before);
-            let after = emitter.bind_multiple(&mut body, "after", after, state);
+            let step = emitter.time_step(&mut body, step);
             for pass in passes(emitter.recurrence.spec.cell) {
-                body.extend(emitter.pass(&pass, TimeStep { time: at, before, after }));
+                body.extend(emitter.pass(&pass, step));
             }
             body
         })
+    }
+
+    /// Binds the place in time of a step, and which half of the hidden states it reads.
+    fn time_step(&mut self, body: &mut Vec<Stmt>, step: ExprId) -> TimeStep {
+        let state = self.state_elems() as i64;
+        let time = time_of(&mut self.program.exprs, self.recurrence, self.direction, step);
+        let time = self.bind(body, "time", time, self.recurrence.extents.time);
+        let exprs = &mut self.program.exprs;
+        let two = exprs.index(2);
+        let parity = exprs.floor_rem(step, two);
+        let before = exprs.mul_const(parity, state);
+        let before = self.bind_multiple(body, "before", before, state);
+        let whole = self.program.exprs.index(state);
+        let after = self.program.exprs.sub(whole, before);
+        let after = self.bind_multiple(body, "after", after, state);
+        TimeStep { time, before, after }
     }
 
     /// Binds an offset that is 0 or `state`.
@@ -330,27 +436,40 @@ impl<'a> Emitter<'a> {
         self.program.exprs.var(var)
     }
 
-    /// A pass over all panels: a loop over the whole ones, and the last one.
+    /// A pass over the panels of the work item: a loop over the whole ones, and the last one of all.
     fn pass(&mut self, pass: &Pass, step: TimeStep) -> Vec<Stmt> {
         let (hidden, units) = (self.recurrence.extents.hidden, self.panel_units());
         let whole = hidden / units;
         let mut out = Vec::new();
         if whole > 0 {
-            out.push(self.loop_over("panel", (whole, 1), |emitter, panel| {
-                let mut body = Vec::new();
-                let first = emitter.program.exprs.mul_const(panel, units as i64);
-                let var = emitter.program.exprs.declare_index("first_unit", hidden);
-                emitter.program.exprs.set_multiple_of(var, units as i64);
-                body.push(Stmt::Let(var, first));
-                let first = emitter.program.exprs.var(var);
-                body.push(emitter.panel(pass, step, Units { first, count: units, panel }));
-                body
-            }));
+            let exprs = &mut self.program.exprs;
+            let (var, panel) = exprs.fresh_index("panel", whole);
+            let (mut start, mut end) = (exprs.index(0), exprs.index(whole as i64));
+            if let Some(StepPart { number, panels, .. }) = self.part {
+                start = exprs.mul_const(number, panels as i64);
+                let own_end = exprs.add_const(start, panels as i64);
+                end = exprs.min(own_end, end);
+            }
+            let mut body = Vec::new();
+            let first = exprs.mul_const(panel, units as i64);
+            let first_unit = exprs.declare_index("first_unit", hidden);
+            exprs.set_multiple_of(first_unit, units as i64);
+            body.push(Stmt::Let(first_unit, first));
+            let first = exprs.var(first_unit);
+            body.push(self.panel(pass, step, Units { first, count: units, panel }));
+            out.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body });
         }
         if whole * units < hidden {
             let [first, panel] = [whole * units, whole].map(|value| self.program.exprs.index(value as i64));
-            let last = Units { first, count: hidden - whole * units, panel };
-            out.push(self.panel(pass, step, last));
+            let last = self.panel(pass, step, Units { first, count: hidden - whole * units, panel });
+            out.push(match self.part {
+                Some(StepPart { number, count, .. }) if count > 1 => {
+                    let of_last = self.program.exprs.index(count as i64 - 1);
+                    let condition = self.program.exprs.eq(number, of_last);
+                    Stmt::If { condition, then: vec![last], otherwise: Vec::new() }
+                }
+                _ => last,
+            });
         }
         out
     }

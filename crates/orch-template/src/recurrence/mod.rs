@@ -1,7 +1,9 @@
-//! Template for recurrences over time on CPUs: a task runs all steps of a few sequences in one direction.
+//! Template for recurrences over time on CPUs: a work item runs all steps of a few sequences in one direction, or, where sequences are not
+//! enough for all threads, one step of some hidden units of all sequences; then the work items of a step are a phase, and states are in memory
+//! of the kernel.
 //!
 //! ```text
-//! hidden and cell states of the task's sequences in scratch
+//! hidden and cell states of the work item's sequences in scratch
 //! for step:  for panel of hidden units:  for tile of sequences:
 //!     accumulators[row, gate, unit] = x[time, row, gate, unit] + sum over k of hidden[row, k] * r[k, gate, unit]
 //!     next hidden, cell = cell of the accumulators

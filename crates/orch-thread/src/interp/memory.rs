@@ -83,6 +83,8 @@ pub(crate) struct Memory<'a> {
     /// Whether the `reused_shared` buffers own the shared memory.
     is_reused: bool,
     threads: usize,
+    /// Workers of the phases before, whose accesses are ordered before all of this one.
+    earlier: u32,
     /// The number of the current worker among all workers of the program.
     worker: u32,
     /// The place of the current worker in its cluster: threads are numbered CTA by CTA.
@@ -169,9 +171,20 @@ impl<'a> Memory<'a> {
             tma_time: 1,
             is_reused: false,
             threads,
+            earlier: 0,
             worker: 0,
             place: 0,
         })
+    }
+
+    /// Starts a phase with this task, where a task is one worker.
+    pub(crate) fn start_phase(&mut self, task: usize) {
+        self.earlier = task as u32;
+    }
+
+    /// Whether an access of a worker, given as 1 + its number, may happen at the same time as one of the current worker.
+    fn is_concurrent(&self, other: u32) -> bool {
+        other > self.earlier && other != self.worker + 1
     }
 
     /// Starts a cluster: scratch and shared memory are undefined again.
@@ -440,7 +453,7 @@ impl<'a> Memory<'a> {
                 0 if buffer.scope == Scope::Updated => {}
                 0 => return Err(self.error_at(id, index, AccessProblem::Uninitialised)),
                 // Scratch that is not undefined is of a task of this one's group.
-                writer if writer != me && buffer.scope != Scope::Scratch => {
+                writer if self.is_concurrent(writer) && buffer.scope != Scope::Scratch => {
                     return Err(self.race(id, index, writer - 1));
                 }
                 _ => {}
@@ -465,7 +478,7 @@ impl<'a> Memory<'a> {
                 let times = self.exchanged[id.index()].get(index).copied().unwrap_or([u32::MAX; 2]);
                 let others = [self.writer[id.index()][index], self.reader[id.index()][index]];
                 for (other, time) in others.into_iter().zip(times) {
-                    if other != 0 && other != me && time >= self.cluster_time {
+                    if self.is_concurrent(other) && time >= self.cluster_time {
                         return Err(self.race(id, index, other - 1));
                     }
                 }

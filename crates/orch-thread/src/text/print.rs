@@ -129,6 +129,9 @@ impl Printer<'_> {
         let program = self.program;
         let task = self.declaration(program.task);
         let mut text = format!("program {}, {} tasks {task}\n", program.name, program.tasks);
+        if program.phases != 1 {
+            text += &format!("  phases {}\n", program.phases);
+        }
         if let Some(TaskGroups { tasks, first }) = program.groups {
             text += &format!("  groups of {tasks} {}\n", self.declaration(first));
         }

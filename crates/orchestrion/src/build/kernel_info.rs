@@ -23,6 +23,7 @@ pub fn kernel_infos(
                 symbol: source.symbols.first().cloned().unwrap_or_default(),
                 library,
                 tasks: program.tasks,
+                phases: program.phases,
                 scratch_bytes: program.scratch_bytes(),
                 arguments: arguments(program),
                 fingerprint: String::new(),

@@ -72,7 +72,8 @@ fn storages(implementation: &Implementation) -> BTreeMap<TensorId, TensorId> {
 
 fn work(column: &PlannedColumn, kernels: &[KernelDesign]) -> Option<SharedWork> {
     let kernel = &kernels[column.kernel()?];
-    Some(SharedWork { tasks: kernel.design.kernel.program.tasks, alone_us: kernel.work.alone_us })
+    let program = &kernel.design.kernel.program;
+    (program.phases == 1).then_some(SharedWork { tasks: program.tasks, alone_us: kernel.work.alone_us })
 }
 
 /// The storages that a column reads and writes.

@@ -35,7 +35,7 @@ pub struct PieceOfWork {
     pub tasks: Range<usize>,
 }
 
-/// How the work items of a kernel that takes one thread this modelled time are shared among threads.
+/// How the work items of a kernel that takes one thread this modelled time, or of one of its phases, are shared among threads.
 pub fn chunking(alone_us: f64) -> Chunking {
     if alone_us < INLINE_US { Chunking::Inline } else { Chunking::Dynamic }
 }

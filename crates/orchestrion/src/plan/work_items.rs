@@ -15,7 +15,7 @@ pub struct StepShares {
     pub alone_us: f64,
     /// Floating-point operations, a multiply-add as two.
     pub flops: f64,
-    /// Its work items.
+    /// Its work items, those of a phase where there are several.
     pub work_items: usize,
     /// What they do.
     pub shares: WorkItemShares,
@@ -37,7 +37,7 @@ impl Planned {
                 schedule: design.schedule.clone(),
                 alone_us: step.alone_us,
                 flops: step.flops,
-                work_items: program.tasks,
+                work_items: program.phase_tasks(),
                 shares,
             });
         }

@@ -79,11 +79,11 @@ impl OpenSteps {
     }
 }
 
-/// What a step has to share; `None` if it launches no kernel.
+/// What a step has to share; `None` if it launches no kernel, or one of several phases.
 fn work(manifest: &Manifest, step: &StepInfo) -> Option<SharedWork> {
     match &step.action {
         ActionInfo::Kernel(kernel) => {
-            let kernel = manifest.kernels.get(*kernel)?;
+            let kernel = manifest.kernels.get(*kernel).filter(|kernel| kernel.phases == 1)?;
             // More than the runtime counts is none, as there.
             let tasks = i64::try_from(kernel.tasks).map_or(0, |_| kernel.tasks);
             Some(SharedWork { tasks, alone_us: step.alone_us })

@@ -63,7 +63,7 @@ impl fmt::Display for LaunchChoice {
         let times = times
             .map(|(mode, cost)| format!("{} {:.1} us (host {:.1})", mode.name(), cost.run_us, cost.host_us));
         let times = times.collect::<Vec<_>>().join(", ");
-        write!(f, " (a run takes, {times}: medians of {rounds} rounds")?;
+        write!(f, " (a run costs its caller, {times}: medians of {rounds} rounds")?;
         f.write_str(if self.is_remembered { ", remembered from an earlier process)" } else { ")" })
     }
 }

@@ -41,7 +41,8 @@ pub fn on_cpu(
             .kernel(&info.symbol, info.tasks as i64, info.scratch_bytes)
             .map_err(|error| inconsistent(step, &format!("has a library without its kernel ({error})")))?;
         let buffers = step.slots.iter().map(buffer_ref).collect();
-        Ok(cpu::Launch { kernel, buffers, chunking: chunking(step.alone_us) })
+        let chunking = chunking(step.alone_us / info.phases as f64);
+        Ok(cpu::Launch { kernel, buffers, chunking, phases: info.phases as i64 })
     };
     let program = program(manifest, constants, &launch)?;
     // Fewer threads would meet those of other programs that are bound to the same cores, and more share cores.

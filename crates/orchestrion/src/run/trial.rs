@@ -13,10 +13,6 @@ const MODES: [Execution; 3] = Execution::ALL;
 /// A mode is taken before a simpler one only if it takes less than that by more than this share.
 const MARGIN: f64 = 0.02;
 
-/// Of modes that take as long, a simpler one is taken if a run takes at most so many microseconds of the host more than in any other of them. Where
-/// the device waits for the caller's own work on the host, host time that is saved is time that is saved.
-const FREE_HOST_US: f64 = 1.0;
-
 /// A mode that is in use is beaten only by one that takes less by more than this share, ...
 const CLEAR_MARGIN: f64 = 0.05;
 
@@ -27,7 +23,9 @@ const CLEAR_LOSSES: f64 = 1.0 / 6.0;
 /// What runs in one mode took.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct ModeCost {
-    /// Microseconds until the next run can have come as far: of host and device the slower, which holds up the other.
+    /// Microseconds by which a run holds up its caller. In a stream that is busy when runs begin: the slower of host and device, which holds
+    /// up the other. In an idle one a caller that waits for each run is held up by that, too, and one whose own work keeps the device waiting
+    /// by the host's part alone; what callers do is not known, so it is the mean of both.
     pub run_us: f64,
     /// Microseconds in which the host enqueued a run.
     pub host_us: f64,
@@ -37,8 +35,10 @@ pub struct ModeCost {
 
 impl ModeCost {
     fn of(run: &TimedRun) -> Self {
-        let TimedRun { host_us, device_us, .. } = *run;
-        Self { run_us: host_us.max(device_us), host_us, device_us }
+        let TimedRun { host_us, device_us, was_idle, .. } = *run;
+        let slower = host_us.max(device_us);
+        let run_us = if was_idle { 0.5 * (slower + host_us) } else { slower };
+        Self { run_us, host_us, device_us }
     }
 }
 
@@ -95,8 +95,8 @@ impl Trial {
         self.whole().count()
     }
 
-    /// Of the modes that take at most [`MARGIN`] more than the one of the least median the simplest that keeps the host about as little as any
-    /// of them, and the costs; `None` as long as no round is known.
+    /// The simplest mode that costs at most [`MARGIN`] more than the one of the least median, and the costs; `None` as long as no round is
+    /// known.
     pub fn best(&self) -> Option<(Execution, LaunchCosts)> {
         let rounds: Vec<RoundCosts> = self.whole().collect();
         if rounds.is_empty() {
@@ -113,11 +113,7 @@ impl Trial {
         let us = |mode: usize| medians[mode].run_us;
         let least = (0..MODES.len()).min_by(|&a, &b| f64::total_cmp(&us(a), &us(b))).unwrap_or(0);
         let is_close = |mode: usize| median(ratios(&rounds, mode, least)) <= 1.0 + MARGIN;
-        let close: Vec<usize> = (0..MODES.len()).filter(|&mode| mode == least || is_close(mode)).collect();
-        let host_us = |mode: &usize| medians[*mode].host_us;
-        let least_host_us = close.iter().map(host_us).fold(f64::INFINITY, f64::min);
-        let simplest = close.iter().find(|mode| host_us(mode) <= least_host_us + FREE_HOST_US);
-        let chosen = simplest.copied().unwrap_or(least);
+        let chosen = (0..least).find(|&mode| is_close(mode)).unwrap_or(least);
         Some((MODES[chosen], LaunchCosts { rounds: rounds.len(), medians }))
     }
 

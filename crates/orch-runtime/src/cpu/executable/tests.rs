@@ -17,7 +17,7 @@ const SOURCE: &str = "#include <stdint.h>\n\
 fn launch(name: &str, kernel: super::super::CpuKernel, buffers: Vec<BufferRef>) -> CpuStep {
     CpuStep {
         name: name.into(),
-        action: Action::Launch(Launch { kernel, buffers, chunking: Chunking::Dynamic }),
+        action: Action::Launch(Launch { kernel, buffers, chunking: Chunking::Dynamic, phases: 1 }),
     }
 }
 

@@ -26,7 +26,7 @@ fn program() -> Program {
         let buffers = vec![from, constant, BufferRef::write(to, 0, 4 * elems)];
         CpuStep {
             name: "add".into(),
-            action: Action::Launch(Launch { kernel, buffers, chunking: Chunking::Dynamic }),
+            action: Action::Launch(Launch { kernel, buffers, chunking: Chunking::Dynamic, phases: 1 }),
         }
     };
     let input = |elems: usize| BufferRef::read(Base::Input(0), 0, 4 * elems);

@@ -15,8 +15,10 @@ pub struct TimedRun {
     pub execution: Execution,
     /// Microseconds in which the host set addresses and enqueued the steps.
     pub host_us: f64,
-    /// Microseconds from its begin to its end by the device's clock.
+    /// Microseconds from its begin to its end by the device's clock. In an idle stream they include the host's.
     pub device_us: f64,
+    /// Whether the stream was idle when the run began: the timed run before had ended.
+    pub was_idle: bool,
 }
 
 /// The runs that are timed.
@@ -34,6 +36,7 @@ struct OpenRun {
     number: u64,
     execution: Execution,
     host_us: f64,
+    was_idle: bool,
     begin: Event,
     end: Event,
 }
@@ -60,13 +63,19 @@ impl CudaExecutable {
     /// If the device has failed.
     pub fn timed_runs(&mut self) -> Result<Vec<TimedRun>, CudaError> {
         let mut ended = Vec::new();
-        while let Some(OpenRun { number, execution, host_us, begin, end }) = self.timer.open.front() {
+        while let Some(OpenRun { number, execution, host_us, was_idle, begin, end }) = self.timer.open.front() {
             if !end.is_reached()? {
                 break;
             }
             let device_us = end.elapsed_us(begin)?;
-            let (number, execution, host_us) = (*number, *execution, *host_us);
-            ended.push(TimedRun { number, execution, host_us, device_us });
+            let run = TimedRun {
+                number: *number,
+                execution: *execution,
+                host_us: *host_us,
+                device_us,
+                was_idle: *was_idle,
+            };
+            ended.push(run);
             let events = self.timer.open.pop_front().map(|run| [run.begin, run.end]);
             self.timer.spare.extend(events.into_iter().flatten());
         }
@@ -82,6 +91,10 @@ impl CudaExecutable {
             self.has_new_form = false;
             return enqueue(self);
         };
+        let was_idle = match self.timer.open.back() {
+            Some(before) => before.end.is_reached()?,
+            None => true,
+        };
         let begin = self.timer.event(&self.current)?;
         let start = Instant::now();
         enqueue(self)?;
@@ -91,7 +104,14 @@ impl CudaExecutable {
             return Ok(());
         }
         let end = self.timer.event(&self.current)?;
-        self.timer.open.push_back(OpenRun { number, execution: self.execution, host_us, begin, end });
+        self.timer.open.push_back(OpenRun {
+            number,
+            execution: self.execution,
+            host_us,
+            was_idle,
+            begin,
+            end,
+        });
         Ok(())
     }
 }

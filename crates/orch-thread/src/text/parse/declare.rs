@@ -1,4 +1,4 @@
-//! Reads the header of a program: tasks, CTA, buffers, tiles, tensor maps, mbarriers; and declarations of variables.
+//! Reads the header of a program: tasks, phases, CTA, buffers, tiles, tensor maps, mbarriers; and declarations of variables.
 
 use crate::amx::AmxShape;
 use crate::cta::Cta;
@@ -25,6 +25,10 @@ impl Parser {
             }
             if word == "cta" {
                 self.cta_declaration()?;
+                continue;
+            }
+            if word == "phases" {
+                self.program.phases = self.lexer.count()?;
                 continue;
             }
             if word == "groups" {

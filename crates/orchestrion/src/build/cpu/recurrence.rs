@@ -18,32 +18,43 @@ fn functions(recurrence: &RecurrenceProgram) -> f64 {
     (recurrence.spec.cell.gates() + 1) as f64
 }
 
-/// Each task runs step after step; in each it multiplies with all weights of its direction, which it reads from L2 or from
-/// farther away.
+/// A work item runs step after step; in each it multiplies with all weights of its direction, which it reads from L2 or from
+/// farther away. Where steps are shared, threads wait for each other after each, and read their part of the weights.
 pub fn estimate(
     recurrence: &RecurrenceProgram,
     target: &CpuTarget,
     figures: &MachineModel,
 ) -> KernelEstimate {
     let extents = recurrence.extents;
-    let rows = schedule(recurrence, target).batch_rows;
-    let tasks = extents.directions * extents.batch.div_ceil(rows);
-    let threads = (figures.threads as usize).max(1);
-    let weights_bytes = (recurrence.products() * recurrence.compute_type().size_bytes()) as f64;
-    let is_near = weights_bytes <= figures.l2_bytes as f64;
-    let weights_gbs = if is_near { figures.l2_gbs_core } else { figures.memory_gbs_core };
-    let flops = 2.0 * (recurrence.products() * rows) as f64;
-    let multiply_us = flops / (GIGA_TO_MICRO * REACHED * figures.fma_gflops_core);
-    let read_us = weights_bytes / (GIGA_TO_MICRO * weights_gbs);
-    let cells = (extents.hidden * rows) as f64 * functions(recurrence);
-    let cells_us = cells / (GIGA_TO_MICRO * figures.transcendental_gops_core);
-    let step_us = multiply_us.max(read_us) + cells_us;
-    let rounds = tasks.div_ceil(threads) as f64;
+    let schedule = schedule(recurrence, target);
+    let (rows, items) = (schedule.batch_rows, schedule.items(recurrence, target));
+    let threads = (figures.threads as usize).clamp(1, items.max(1));
+    // Of one direction in a step, as far as a work item computes it: part of one that threads share.
+    let item_us = |threads: usize| {
+        let share = if schedule.panels.is_some() { extents.directions as f64 / items as f64 } else { 1.0 };
+        let weights_bytes = (recurrence.products() * recurrence.compute_type().size_bytes()) as f64;
+        // What a thread reads in each step.
+        let own_bytes = if schedule.panels.is_some() {
+            weights_bytes * extents.directions as f64 / threads as f64
+        } else {
+            weights_bytes
+        };
+        let is_near = own_bytes <= figures.l2_bytes as f64;
+        let weights_gbs = if is_near { figures.l2_gbs_core } else { figures.memory_gbs_core };
+        let flops = 2.0 * (recurrence.products() * rows) as f64;
+        let multiply_us = flops / (GIGA_TO_MICRO * REACHED * figures.fma_gflops_core);
+        let read_us = weights_bytes / (GIGA_TO_MICRO * weights_gbs);
+        let cells = (extents.hidden * rows) as f64 * functions(recurrence);
+        let cells_us = cells / (GIGA_TO_MICRO * figures.transcendental_gops_core);
+        share * (multiply_us.max(read_us) + cells_us)
+    };
+    let wait_us = if schedule.panels.is_some() && threads > 1 { figures.launch_parallel_us } else { 0.0 };
+    let step_us = items.div_ceil(threads) as f64 * item_us(threads) + wait_us;
     let bytes: usize = recurrence.args.iter().map(|arg| arg.shape.elems() * arg.dtype.size_bytes()).sum();
     let all_flops = 2.0 * (recurrence.products() * extents.time * extents.batch * extents.directions) as f64;
     let roofline_us = (all_flops / (GIGA_TO_MICRO * figures.fma_gflops_all))
         .max(bytes as f64 / (GIGA_TO_MICRO * figures.memory_gbs_all));
-    let time_us = figures.launch_parallel_us + rounds * extents.time as f64 * step_us;
-    let alone_us = tasks as f64 * extents.time as f64 * step_us;
+    let time_us = figures.launch_parallel_us + extents.time as f64 * step_us;
+    let alone_us = (items * extents.time) as f64 * item_us(1);
     KernelEstimate { time_us, work: KernelWork { flops: all_flops, roofline_us, alone_us } }
 }

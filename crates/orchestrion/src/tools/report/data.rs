@@ -209,6 +209,7 @@ mod tests {
             symbol: "k0".into(),
             library: 0,
             tasks: 5,
+            phases: 1,
             scratch_bytes: 0,
             arguments: Vec::new(),
             fingerprint: String::new(),
