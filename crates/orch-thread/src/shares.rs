@@ -358,4 +358,14 @@ mod tests {
         assert_eq!(shares.speed_up(2), 2.0);
         assert!(shares.speed_up(6) < 6.0);
     }
+
+    /// Three work items in each of two phases: more threads have nothing to do.
+    #[test]
+    fn work_items_of_one_phase_run_at_the_same_time() {
+        let text = "program k, 6 tasks task: i64 [0..=5] phases 2 output y: i64[6] { y[task] = task }";
+        let program = parse_thread(text).unwrap_or_else(|error| panic!("{error}"));
+        let shares = WorkItemShares::of(&program);
+        assert_eq!((shares.speed_up(3), shares.speed_up(6)), (3.0, 3.0));
+        assert_eq!(shares.largest(2), 4.0 / 3.0);
+    }
 }

@@ -25,6 +25,7 @@
 //! - `, evict_first` after a buffer marks an argument that L2 should evict before others.
 //! - `groups of n first: i64` before the buffers declares groups of `n` consecutive tasks, and the variable that is 1 in a worker's
 //!   first task of a group.
+//! - `phases n` before the buffers declares that the tasks are in `n` phases, each of as many consecutive ones.
 //! - `cta ..` before the buffers declares the threads of a CTA, and the CTAs of a cluster; [`cta`](crate::cta) has an example.
 //! - Constants read `5` (`i64`), `0.5` (`f32`), `5_i32`, `nan_f64`, `true`, or `f32#7fc00001` for the bits of other NaN.
 //! - A cast reads as the type's name, `f16(x)`; functions of one or two operands read by their names but for
@@ -103,6 +104,29 @@ mod tests {
         assert_eq!(run(&program("(task // 4)")), [0, 0, 0, 0, 1, 1, 1, 1]);
         // What is left depends on who begins: no such kernel computes the same for any number of threads.
         assert_eq!(run(&program("task")), [0, 0, 2, 2, 4, 4, 6, 6]);
+    }
+
+    /// A task reads what the other one of the phase before has written; in one phase that is a race.
+    #[test]
+    fn phases_are_ordered() {
+        use crate::interp::{BufferData, ExecOptions, interpret};
+        let program = |phases: &str| {
+            format!(
+                "program k, 6 tasks task: i64 [0..=5]\n{phases}  updated y: i64[2]\n{{\n  \
+                 y[(task % 2)] = (y[((task + 1) % 2)] + 1)\n}}\n"
+            )
+        };
+        let run = |text: &str| {
+            let program = parse_thread(text).unwrap();
+            assert_eq!(program.to_string(), text);
+            assert_eq!(crate::validate_thread(&program), Vec::<String>::new());
+            let mut buffers = [BufferData::zeros(orch_ir::DType::I64, 2)];
+            interpret(&program, &mut buffers, &ExecOptions::default()).map(|_| buffers[0].bytes[0])
+        };
+        let race = run(&program("")).unwrap_err().to_string();
+        assert!(race.contains("also accessed by task 0"), "{race}");
+        assert!(run(&program("  phases 3\n")).is_err());
+        assert_eq!(run(&program("  phases 6\n")), Ok(5));
     }
 
     #[test]

@@ -103,7 +103,8 @@ impl Checker<'_> {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         self.expect(is_identifier, || format!("the name \"{name}\" is not a C identifier"));
         let phases = program.phases;
-        let are_apart = program.tasks.is_multiple_of(phases) && program.cta.is_none() && program.groups.is_none();
+        let are_apart =
+            program.tasks.is_multiple_of(phases) && program.cta.is_none() && program.groups.is_none();
         self.expect(phases == 1 || phases > 1 && are_apart, || {
             format!("{} tasks in {phases} phases, or phases of a program with a cta or groups", program.tasks)
         });

@@ -5,8 +5,10 @@ mod plan_options;
 
 use cache_dir::CacheDir;
 use orch_ir::generate::random_inputs;
-use orch_ir::{BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ReduceOp, ScalarFn, Tensor, TensorId};
-use orch_ir::{UnaryFn, Window};
+use orch_ir::{
+    Activation, ActivationFn, BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, Recurrence, ReduceOp,
+    RnnCell, RnnDirection, ScalarFn, Tensor, TensorId, UnaryFn, Window,
+};
 use orchestrion::{Executable, Model, Options, Precision, RunOptions, report};
 use plan_options::options;
 
@@ -107,6 +109,26 @@ fn branches() -> PrimGraph {
     graph
 }
 
+/// A GRU of 3 steps in both directions over 5 sequences, of so many units that threads share each step, and its last state.
+fn recurrence() -> PrimGraph {
+    let mut graph = PrimGraph::new("recurrence");
+    let hidden = 150;
+    let x = graph.add_input("x", DType::F32, [3, 5, 2, 3 * hidden]);
+    let r = weights(&mut graph, &[2, hidden, 3 * hidden]);
+    let activation = |function| Activation { function, alpha: 0.0, beta: 0.0 };
+    let spec = Recurrence {
+        cell: RnnCell::Gru { linear_before_reset: false },
+        directions: vec![RnnDirection::Forward, RnnDirection::Reverse],
+        activations: [ActivationFn::Sigmoid, ActivationFn::Tanh].map(activation).repeat(2),
+        clip: None,
+        operands: Vec::new(),
+    };
+    let results = graph.add_node(PrimOp::Recurrence(Box::new(spec)), vec![x, r]).expect("operands that fit");
+    graph.add_output("y", results[0]);
+    graph.add_output("last", results[1]);
+    graph
+}
+
 /// Steps that are planned side by side, and are one list of work items for some numbers of threads.
 #[test]
 fn independent_steps_run_together() {
@@ -127,12 +149,14 @@ fn independent_steps_run_together() {
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
     let cache = CacheDir::new("thread-counts");
-    for graph in [convolutions(), products(), branches()] {
+    for graph in [convolutions(), products(), branches(), recurrence()] {
         let inputs = random_inputs(&graph, 11);
         let model = Model::from_graph(graph.clone());
         let artifact = model.compile(&options(&cache, None, Precision::F32)).expect("it compiles");
         let most_tasks = artifact.manifest.kernels.iter().map(|kernel| kernel.tasks).max();
         assert!(most_tasks >= Some(16), "{most_tasks:?}: nothing is shared among 16 threads");
+        let phases = artifact.manifest.kernels.iter().map(|kernel| kernel.phases).max();
+        assert_eq!(phases > Some(1), graph.name == "recurrence", "{phases:?} phases in `{}`", graph.name);
         let mut expected: Option<Vec<Tensor>> = None;
         for threads in THREADS {
             let run = RunOptions { threads, ..RunOptions::default() };

@@ -242,7 +242,10 @@ impl Bench<'_> {
 }
 
 fn step(kernel: CpuKernel, buffers: Vec<BufferRef>, chunking: Chunking) -> CpuStep {
-    CpuStep { name: "calibrate".into(), action: Action::Launch(Launch { kernel, buffers, chunking, phases: 1 }) }
+    CpuStep {
+        name: "calibrate".into(),
+        action: Action::Launch(Launch { kernel, buffers, chunking, phases: 1 }),
+    }
 }
 
 #[cfg(test)]

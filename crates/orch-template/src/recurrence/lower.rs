@@ -96,8 +96,7 @@ impl<'a> Emitter<'a> {
         let ty = recurrence.compute_type();
         let lanes = target.lanes(ty.size_bytes());
         let phases = if schedule.panels.is_some() { phases(recurrence) } else { 1 };
-        let mut program =
-            ThreadProgram::new(&recurrence.name, phases * schedule.items(recurrence, target));
+        let mut program = ThreadProgram::new(&recurrence.name, phases * schedule.items(recurrence, target));
         program.phases = phases;
         let is_packed = recurrence.arg(RecurrenceProgram::R).role == ArgRole::Constant;
         let mut bindings = Vec::new();
@@ -124,7 +123,8 @@ impl<'a> Emitter<'a> {
             }
             program.add_buffer(Buffer { name: name.to_owned(), dtype: ty, elems, scope })
         };
-        let (scope, states) = if is_shared { (Scope::Updated, extents.directions) } else { (Scope::Scratch, 1) };
+        let (scope, states) =
+            if is_shared { (Scope::Updated, extents.directions) } else { (Scope::Scratch, 1) };
         let state = states * schedule.batch_rows * line;
         let cell = recurrence.spec.cell;
         let resets_operand = cell == RnnCell::Gru { linear_before_reset: false };
@@ -133,11 +133,7 @@ impl<'a> Emitter<'a> {
             cell: cell.has_cell_state().then(|| buffer("cell", state, scope)),
             reset_hidden: resets_operand.then(|| buffer("reset_hidden", state, scope)),
             update: resets_operand.then(|| buffer("update", state, scope)),
-            accumulators: buffer(
-                "accumulators",
-                schedule.rows * cell.gates() * panel_units,
-                Scope::Scratch,
-            ),
+            accumulators: buffer("accumulators", schedule.rows * cell.gates() * panel_units, Scope::Scratch),
         };
         let zero = program.exprs.index(0);
         Self {
@@ -212,7 +208,8 @@ impl<'a> Emitter<'a> {
         let (step, pass) = (exprs.floor_div(number, count), exprs.floor_rem(number, count));
         let step = self.bind(&mut body, "step", step, self.recurrence.extents.time);
         let step = self.time_step(&mut body, step);
-        let mut alternatives = passes.iter().map(|pass| self.pass(pass, step)).collect::<Vec<_>>().into_iter();
+        let mut alternatives =
+            passes.iter().map(|pass| self.pass(pass, step)).collect::<Vec<_>>().into_iter();
         let mut statements = alternatives.next().unwrap_or_default();
         for (number, then) in (1..).zip(alternatives) {
             let number = self.program.exprs.index(number);

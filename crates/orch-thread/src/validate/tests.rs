@@ -125,6 +125,15 @@ fn ctas_are_checked() {
     };
     violations(&program(&groups(1, 2), ""), &["3 tasks in barrier groups of 2, clusters of 1"]);
     violations(&program(&groups(3, 3), ""), &["3 tasks in barrier groups of 3, clusters of 3"]);
+    let phases = |count: usize, more: &str| format!("  phases {count}\n{more}  output y: f32[8]\n");
+    violations(&program(&phases(3, ""), ""), &[]);
+    let apart = "phases of a program with a cta or groups";
+    violations(&program(&phases(2, ""), ""), &[&format!("3 tasks in 2 phases, or {apart}")]);
+    violations(&program(&phases(0, ""), ""), &[&format!("3 tasks in 0 phases, or {apart}")]);
+    let cta = "  cta 32 threads thread: i64 [0..=31], clusters of 1\n";
+    violations(&program(&phases(3, cta), ""), &[&format!("3 tasks in 3 phases, or {apart}")]);
+    let groups_of_one = "  groups of 1 first: i64 [0..=1]\n";
+    violations(&program(&phases(3, groups_of_one), ""), &[&format!("3 tasks in 3 phases, or {apart}")]);
     let counter = "body.0: barrier groups, and a counter in an updated buffer of i32, are expected";
     let updated = "body.1: barrier groups, and an updated buffer of the variable's type, of 2 bytes or more, are expected";
     let meet = "grid_barrier n[0]\nload_relaxed v: i32 = n[0]\n";

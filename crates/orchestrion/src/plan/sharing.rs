@@ -10,6 +10,10 @@ use std::ops::Range;
 /// Kernels that are modelled to take less than this on one thread, in microseconds, run on the calling thread: sharing one costs as much.
 const INLINE_US: f64 = 8.0;
 
+/// Phases that are modelled to take less than this on one thread run on the calling thread: the others are awake, as they have just done the
+/// phase before.
+const INLINE_PHASE_US: f64 = 4.0;
+
 /// What it takes to announce a loop to the other threads and to wait for all of them, in microseconds.
 const WAIT_US: f64 = 3.0;
 
@@ -35,15 +39,19 @@ pub struct PieceOfWork {
     pub tasks: Range<usize>,
 }
 
-/// How the work items of a kernel that takes one thread this modelled time, or of one of its phases, are shared among threads.
-pub fn chunking(alone_us: f64) -> Chunking {
-    if alone_us < INLINE_US { Chunking::Inline } else { Chunking::Dynamic }
+/// How the work items of a kernel that takes one thread this modelled time are shared among threads.
+pub fn chunking(alone_us: f64, phases: usize) -> Chunking {
+    let is_short = match phases {
+        0 | 1 => alone_us < INLINE_US,
+        several => alone_us / (several as f64) < INLINE_PHASE_US,
+    };
+    if is_short { Chunking::Inline } else { Chunking::Dynamic }
 }
 
 /// Modelled microseconds of a launch by itself.
 pub fn separate_us(work: SharedWork, threads: usize) -> f64 {
     let threads = threads.min(work.tasks).max(1);
-    if threads == 1 || chunking(work.alone_us) == Chunking::Inline {
+    if threads == 1 || chunking(work.alone_us, 1) == Chunking::Inline {
         return work.alone_us;
     }
     WAIT_US + work.alone_us * work.tasks.div_ceil(threads) as f64 / work.tasks as f64

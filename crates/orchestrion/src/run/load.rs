@@ -41,7 +41,7 @@ pub fn on_cpu(
             .kernel(&info.symbol, info.tasks as i64, info.scratch_bytes)
             .map_err(|error| inconsistent(step, &format!("has a library without its kernel ({error})")))?;
         let buffers = step.slots.iter().map(buffer_ref).collect();
-        let chunking = chunking(step.alone_us / info.phases as f64);
+        let chunking = chunking(step.alone_us, info.phases);
         Ok(cpu::Launch { kernel, buffers, chunking, phases: info.phases as i64 })
     };
     let program = program(manifest, constants, &launch)?;

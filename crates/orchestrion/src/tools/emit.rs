@@ -267,7 +267,10 @@ fn write_driver(
                     if phases == 1 {
                         writeln!(text, "        {}", call("0", &tasks.to_string()))?;
                     } else {
-                        writeln!(text, "        for (int64_t phase = 0; phase < {phases} && !failed; phase++)")?;
+                        writeln!(
+                            text,
+                            "        for (int64_t phase = 0; phase < {phases} && !failed; phase++)"
+                        )?;
                         let [first, end] = ["phase", "(phase + 1)"].map(|phase| format!("{phase} * {tasks}"));
                         writeln!(text, "            {}", call(&first, &end))?;
                     }

@@ -121,6 +121,43 @@ fn programs_run_at_any_alignment_and_thread_count() {
     }
 }
 
+/// Each of 8 tasks of a phase adds up what all of the phase before have written.
+const PHASES: &str = "#include <stdint.h>\n\
+    void sums(void *const *b, int64_t lo, int64_t hi, void *s, int64_t before) {\n\
+    int32_t *y = b[0]; int32_t *t = s; t[0] = (int32_t)before;\n\
+    for (int64_t i = lo; i < hi; ++i) { y[i] = 1 + (t[0] >= 0);\n\
+    if (i >= 8) for (int64_t j = 0; j < 8; ++j) y[i] += y[i / 8 * 8 - 8 + j]; } }\n";
+
+#[test]
+fn phases_run_one_after_the_other_on_all_threads() {
+    let library = load(PHASES);
+    let program = |phases: i64| {
+        let kernel = library.kernel("sums", 48, 4).unwrap();
+        let buffers = vec![BufferRef::write(Base::Output(0), 0, 4 * 48)];
+        let launch = Launch { kernel, buffers, chunking: Chunking::Each, phases };
+        let steps = vec![CpuStep { name: "sums".into(), action: Action::Launch(launch) }];
+        Program { output_bytes: vec![4 * 48], steps, ..Program::default() }
+    };
+    for threads in [1, 2, 5] {
+        let pool = Arc::new(Pool::new(PoolOptions { threads, pin: false }));
+        let mut executable = CpuProgram::new(program(6), pool).unwrap().executable();
+        for _ in 0..100 {
+            let mut output = vec![0; 4 * 48];
+            let view = TensorViewMut::new(DType::I32, &[48], &mut output).unwrap();
+            executable.run(&[], &mut [view]).unwrap();
+            let sums = [1, 9, 73, 585, 4681, 37449i32];
+            let expected = sums.iter().flat_map(|sum| [*sum; 8]).flat_map(i32::to_le_bytes);
+            assert_eq!(output, expected.collect::<Vec<_>>(), "{threads} threads");
+        }
+    }
+    let pool = Arc::new(Pool::new(PoolOptions { threads: 1, pin: false }));
+    for phases in [0, 5] {
+        let refused = CpuProgram::new(program(phases), Arc::clone(&pool)).err().unwrap();
+        let violation = format!("step 0 `sums`: has 48 tasks in {phases} phases");
+        assert_eq!(refused.violations, [violation]);
+    }
+}
+
 #[test]
 fn strided_tensors_are_read_and_written_in_place() {
     let mut executable = executable(6, 2);

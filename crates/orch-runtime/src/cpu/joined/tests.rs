@@ -131,6 +131,15 @@ fn what_may_not_be_joined_is_refused() {
     assert_eq!(tasks(joined(0..2, 9), &|pieces| pieces[0].tasks.end += 1), once);
     assert_eq!(tasks(joined(0..2, 9), &|pieces| pieces[0].tasks = -2..7), once);
 
+    let mut in_phases = program();
+    if let Action::Launch(launch) = &mut in_phases.steps[1].action {
+        launch.phases = launch.kernel.tasks();
+    }
+    let pool = Arc::new(Pool::new(PoolOptions { threads: 2, pin: false }));
+    let refused = CpuProgram::new(in_phases, pool).unwrap().with_joined(vec![joined(0..2, 9)]);
+    let error = refused.err().map_or_else(Vec::new, |error| error.violations);
+    assert_eq!(error, ["joined steps 0..2 have several phases"]);
+
     // An output that may have the memory of the input that the other launch reads.
     let mut program = program();
     program.updates.push(Update { output: 0, input: 0 });

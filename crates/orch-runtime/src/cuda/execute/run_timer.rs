@@ -63,7 +63,8 @@ impl CudaExecutable {
     /// If the device has failed.
     pub fn timed_runs(&mut self) -> Result<Vec<TimedRun>, CudaError> {
         let mut ended = Vec::new();
-        while let Some(OpenRun { number, execution, host_us, was_idle, begin, end }) = self.timer.open.front() {
+        while let Some(OpenRun { number, execution, host_us, was_idle, begin, end }) = self.timer.open.front()
+        {
             if !end.is_reached()? {
                 break;
             }

@@ -35,7 +35,7 @@ impl Meter for Cpu {
             let TimedArguments { buffers, read_bytes, written_bytes } = TimedArguments::of(thread);
             let buffers = read.placed(kernel, buffers, read_bytes);
             program.arena_bytes = written_bytes.max(program.arena_bytes);
-            let chunking = chunking(kernel.work.alone_us / thread.phases as f64);
+            let chunking = chunking(kernel.work.alone_us, thread.phases);
             let launch = Launch { kernel: entry, buffers, chunking, phases: thread.phases as i64 };
             program.steps.push(CpuStep { name: kernel.name.clone(), action: Action::Launch(launch) });
         }

@@ -40,7 +40,13 @@ impl<'a> Runs<'a> {
             Some(number) => {
                 let at = MODES.iter().position(|known| *known == mode).unwrap();
                 let device_us = us(at, self.made);
-                self.launches.record(&TimedRun { number, execution: mode, host_us: 1.0, device_us, was_idle: false });
+                self.launches.record(&TimedRun {
+                    number,
+                    execution: mode,
+                    host_us: 1.0,
+                    device_us,
+                    was_idle: false,
+                });
             }
             None => self.known = vec![mode],
         }
