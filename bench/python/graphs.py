@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The workloads of PyGraph's evaluation on a GPU: kernels in CUDA graphs, bytes copied, times of each launch mode, peak memory.
 
-    graphs.py --out FOLDER [WORKLOAD ..] [--scale small] [--dtype float16] [--rounds 5] [--limit-s 600] [--memory | --warm]
+    graphs.py --out FOLDER [WORKLOAD ..] [--scale small] [--dtype float16] [--rounds 5] [--limit-s 600] [--apart N | --memory | --warm]
 
 Workloads are those of `graph_suite.py`, by the paper's short names; without one, all. Each is measured in a process of its own, all modes
-interleaved there: `eager`; `inductor`; `cg-whole`, Inductor's graphs without partitions, as in the paper; `cg`, its `reduce-overhead`; `ours`,
+interleaved there, or with --apart each mode in N processes of its own, of which the medians count: instances of one model in one process
+differ by more than launch modes do, as TorchDynamo's guards of one are looked at before those of another. Modes: `eager`; `inductor`; `cg-whole`, Inductor's graphs without partitions, as in the paper; `cg`, its `reduce-overhead`; `ours`,
 which chooses how kernels are launched; `direct`, `line` and `branched`, ours with that forced. Each call gets new tensors. `latency` is from
 a call until the host knows of its end, `throughput` that of 20 calls in a row, each; microseconds, medians. With --memory, the peak of each
 mode's memory is measured instead, in a process of its own: what modes of one process free in each other's calls is in no figure then. With
@@ -462,17 +463,30 @@ def run_suite(arguments: argparse.Namespace) -> None:
         if left <= 0:
             print(f"{name}: not started", flush=True)
             continue
-        together = [[mode] for mode in arguments.modes] if arguments.memory else [arguments.modes]
+        apart = [[mode] for mode in arguments.modes] * (arguments.apart or 1)
         row: dict[str, Any] = {"workload": name, "modes": {}}
-        for modes in together:
+        entries: dict[str, list[dict[str, Any]]] = {}
+        for modes in apart if arguments.memory or arguments.apart else [arguments.modes]:
             found = _in_own_process(name, modes, arguments, begin + arguments.limit_s)
             row = {**row, **found, "modes": {**row["modes"], **found["modes"]}}
+            for mode, entry in found["modes"].items():
+                entries.setdefault(mode, []).append(entry)
+        for mode, of_processes in entries.items():
+            row["modes"][mode] = _median_of(of_processes)
         rows.append(row)
         (arguments.out / f"{name_of_files}.json").write_text(json.dumps({"stamp": stamp(arguments), "rows": rows}, indent=1))
         (arguments.out / f"{name_of_files}.md").write_text(stamp(arguments) + "\n\n" + made(rows, arguments.modes))
         shown = {mode: entry.get("peak_mib", "-") if arguments.memory else _times(entry) for mode, entry in row["modes"].items()}
         problem = f"  PROBLEM {row['problem'][-200:]}" if "problem" in row else ""
         print(f"{time.time() - begin:5.0f} s  {name}: {shown}{problem}", flush=True)
+
+
+def _median_of(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """What several processes found of a mode: the last one's entry with the medians of times."""
+    times = {
+        key: [entry[key] for entry in entries if key in entry] for key in ("latency_us", "throughput_us")
+    }
+    return {**entries[-1], **{key: statistics.median(found) for key, found in times.items() if found}}
 
 
 def _in_own_process(name: str, modes: list[str], arguments: argparse.Namespace, end: float) -> dict[str, Any]:
@@ -507,6 +521,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--modes", nargs="+", choices=list(MODES))
     what = parser.add_mutually_exclusive_group()
+    what.add_argument("--apart", type=int, metavar="N", help="each mode in N processes of its own; medians")
     what.add_argument("--memory", action="store_true", help="peaks of memory, each mode in a process of its own, instead of times")
     what.add_argument("--warm", action="store_true", help="first calls in new processes, instead of the workloads")
     parser.add_argument("--child", help=argparse.SUPPRESS)
