@@ -2,10 +2,11 @@
 //!
 //! The work items of a reduction are its results. Statistics of an image over all pixels are a few vectors of channels, which one or two
 //! threads would compute. Of several axes the first one becomes a reduction of its own, of the results of the others; where it is
-//! short, the longest one is divided in parts:
+//! too short or too long for that, the first axes and a part of the next one do, and where there is no such part, one of the longest axis:
 //!
 //! ```text
 //! s[n, c] = reduce [h, w] x[n, c, h, w]  =  reduce [h] (reduce [w] x)
+//! s       = reduce [b, m, n] x[b, m, n]  =  reduce [b, p] (reduce [j, n] x[b, p, j, n])
 //! s[n]    = reduce [k] x[n, k]           =  reduce [p] (reduce [j] x[n, p, j])
 //! ```
 //!
@@ -26,9 +27,14 @@ pub struct LongReductions {
     pub elems_of_result: usize,
     /// Results of the first part for each result, at least.
     pub parts: usize,
-    /// Parts of the longest axis, at most.
+    /// As many at most, where an axis is divided; an axis that is not may have [`WHOLE`] times as many elements.
     pub most_parts: usize,
+    /// Elements of a part, at least, where an axis is divided.
+    pub part_elems: usize,
 }
+
+/// How many times as many parts as of a divided axis a whole one may be.
+const WHOLE: usize = 8;
 
 /// The graph with long reductions to few results as two, by the limits that are given for the tensor that is reduced and
 /// the reduced axes. Floats of 16 bits are widened before and narrowed after both, so that results between them are not rounded.
@@ -54,11 +60,11 @@ struct SplitReduction {
     op: ReduceOp,
     /// The axes, in order.
     axes: Vec<usize>,
-    /// The one that is reduced by itself.
-    outer: usize,
-    /// In how many parts it is divided, of which each is reduced before; if none, it is reduced as it is.
-    parts: Option<usize>,
-    /// The element type, if it is narrower than that of sums.
+    /// Those of the second part.
+    outer: Vec<usize>,
+    /// An axis that is divided, and in how many parts: each is reduced in the first part, and they are in the second.
+    divided: Option<(usize, usize)>,
+    /// The element type, if it is a float narrower than that of sums.
     narrow: Option<DType>,
 }
 
@@ -72,48 +78,80 @@ impl SplitReduction {
         let PrimOp::Reduce { op, axes } = &node.op else { return None };
         let is_joined = matches!(op, ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Max | ReduceOp::Min);
         let dtype = graph.dtype(node.inputs[0]);
-        let narrow = Some(dtype).filter(|dtype| dtype.size_bytes() < size_of::<f32>());
+        let narrow = Some(dtype).filter(|dtype| dtype.is_float() && dtype.size_bytes() < size_of::<f32>());
         let shape = graph.shape(node.inputs[0]);
         let mut axes = axes.clone();
         axes.sort_unstable();
         // Axes of one element reduce nothing.
         let long: Vec<usize> = axes.iter().copied().filter(|&axis| shape[axis] > 1).collect();
-        let &first = long.first().filter(|_| is_joined && (narrow.is_none() || dtype.is_float()))?;
+        let &first = long.first().filter(|_| is_joined)?;
         let limits = limits(node.inputs[0], &long);
         let results = graph.shape(node.outputs[0]).elems();
         let least = limits.elems.max(results * limits.elems_of_result);
         if results > limits.results || shape.elems() < least {
             return None;
         }
-        if long.len() > 1 && shape[first] >= limits.parts {
-            return Some(SplitReduction { op: *op, axes, outer: first, parts: None, narrow });
+        let split =
+            |outer, divided| Some(SplitReduction { op: *op, axes: axes.clone(), outer, divided, narrow });
+        let is_several = long.len() > 1;
+        if is_several && (limits.parts..=WHOLE * limits.most_parts).contains(&shape[first]) {
+            return split(vec![first], None);
         }
-        let outer = long.into_iter().max_by_key(|&axis| shape[axis])?;
-        let mut parts = (limits.parts..=limits.most_parts.min(shape[outer])).rev();
-        let parts = parts.find(|parts| shape[outer].is_multiple_of(*parts))?;
-        Some(SplitReduction { op: *op, axes, outer, parts: Some(parts), narrow })
+        let elems_of_result = shape.elems() / results.max(1);
+        let most = limits.most_parts.min(elems_of_result / limits.part_elems).max(limits.parts);
+        // The largest divisor of an axis that, times the parts so far, is in range.
+        let parts_of = |axis: usize, so_far: usize| {
+            let range = limits.parts.div_ceil(so_far).max(2)..=(most / so_far).min(shape[axis]);
+            range.rev().find(|parts| shape[axis].is_multiple_of(*parts))
+        };
+        let mut so_far = 1;
+        let whole: Vec<usize> = long
+            .iter()
+            .copied()
+            .take_while(|&axis| {
+                let is_whole = so_far * shape[axis] <= most;
+                so_far *= if is_whole { shape[axis] } else { 1 };
+                is_whole
+            })
+            .collect();
+        if so_far >= limits.parts && whole.len() < long.len() {
+            return split(whole, None);
+        }
+        if let Some((axis, parts)) =
+            long.get(whole.len()).and_then(|&axis| Some((axis, parts_of(axis, so_far)?)))
+        {
+            return split(whole, Some((axis, parts)));
+        }
+        let longest = long.iter().copied().max_by_key(|&axis| shape[axis])?;
+        match parts_of(longest, 1) {
+            Some(parts) => split(Vec::new(), Some((longest, parts))),
+            None if is_several && shape[first] >= limits.parts => split(vec![first], None),
+            None => None,
+        }
     }
 
     fn emit(&self, graph: &mut PrimGraph, x: TensorId) -> TensorId {
         let expected = "parts are axes of the operand";
-        let mut inner: Vec<usize> = self.axes.iter().copied().filter(|&axis| axis != self.outer).collect();
         let cast = |graph: &mut PrimGraph, x, to| {
             graph.add(PrimOp::Map(ScalarFn::Cast(to)), &[x]).expect("floats are cast")
         };
         let mut operand = if self.narrow.is_some() { cast(graph, x, DType::F32) } else { x };
-        if let Some(parts) = self.parts {
+        let (mut axes, mut outer) = (self.axes.clone(), self.outer.clone());
+        if let Some((axis, parts)) = self.divided {
             // The number of the part, then the place in it.
             let mut shape = graph.shape(x).to_vec();
-            shape[self.outer] /= parts;
-            shape.insert(self.outer, parts);
+            shape[axis] /= parts;
+            shape.insert(axis, parts);
             operand = graph.add(PrimOp::Reshape { shape: shape.into() }, &[operand]).expect(expected);
-            inner.iter_mut().filter(|axis| **axis > self.outer).for_each(|axis| *axis += 1);
-            inner.push(self.outer + 1);
-            inner.sort_unstable();
+            axes.iter_mut().chain(&mut outer).filter(|own| **own > axis).for_each(|own| *own += 1);
+            axes.push(axis + 1);
+            axes.sort_unstable();
+            outer.push(axis);
         }
-        let left = self.outer - inner.iter().filter(|&&axis| axis < self.outer).count();
+        let inner: Vec<usize> = axes.into_iter().filter(|axis| !outer.contains(axis)).collect();
+        let left = outer.iter().map(|&axis| axis - inner.iter().filter(|&&own| own < axis).count()).collect();
         let parts = graph.add(PrimOp::Reduce { op: self.op, axes: inner }, &[operand]).expect(expected);
-        let value = graph.add(PrimOp::Reduce { op: self.op, axes: vec![left] }, &[parts]).expect(expected);
+        let value = graph.add(PrimOp::Reduce { op: self.op, axes: left }, &[parts]).expect(expected);
         self.narrow.map_or(value, |narrow| cast(graph, value, narrow))
     }
 }
@@ -125,7 +163,7 @@ mod tests {
     use orch_ir::Tensor;
 
     const LONG: LongReductions =
-        LongReductions { results: 8, elems: 96, elems_of_result: 12, parts: 3, most_parts: 7 };
+        LongReductions { results: 8, elems: 96, elems_of_result: 12, parts: 3, most_parts: 7, part_elems: 1 };
 
     fn reduction(shape: &[usize], axes: &[usize], op: ReduceOp, dtype: DType) -> PrimGraph {
         let mut graph = PrimGraph::new("reduction");
@@ -141,10 +179,15 @@ mod tests {
             (&[2, 4, 3, 5][..], &[2, 3][..], None),
             (&[4, 3, 1, 8, 2], &[0, 2, 3], None),
             (&[8, 12], &[0, 1], None),
-            // One axis, and a first one that is short.
+            // One axis, and first ones that are short: with a part of the next one, or without.
             (&[96], &[0], Some(6)),
             (&[1, 4, 35, 2], &[0, 2], Some(7)),
-            (&[2, 40, 3, 2], &[0, 1, 2], Some(5)),
+            (&[2, 40, 3, 2], &[0, 1, 2], Some(2)),
+            (&[2, 2, 40, 3], &[0, 1, 2], None),
+            (&[2, 11, 15, 1], &[0, 1, 2], Some(5)),
+            // A first one that is long, and one that has no parts.
+            (&[120, 2], &[0, 1], Some(6)),
+            (&[61, 2], &[0, 1], None),
         ] {
             for op in [ReduceOp::Sum, ReduceOp::Max] {
                 let graph = reduction(shape, axes, op, DType::F32);
@@ -180,6 +223,15 @@ mod tests {
     }
 
     #[test]
+    fn integers_and_booleans_are_not_widened() {
+        for (op, dtype) in [(ReduceOp::Sum, DType::I8), (ReduceOp::Min, DType::Bool)] {
+            let split = split_long_reductions(&reduction(&[8, 12], &[0, 1], op, dtype), |_, _| LONG);
+            let reductions = split.nodes().iter().map(|node| split.dtype(node.outputs[0]));
+            assert!(reductions.eq([dtype; 2]), "{dtype}");
+        }
+    }
+
+    #[test]
     fn others_stay_as_they_are() {
         let kept = [
             // Many results, few elements, no parts of one size, few elements of each result, another function.
@@ -189,7 +241,6 @@ mod tests {
             reduction(&[2, 4, 2, 11], &[2, 3], ReduceOp::Sum, DType::F32),
             reduction(&[8, 11, 2], &[1], ReduceOp::Sum, DType::F32),
             reduction(&[96], &[0], ReduceOp::ArgMax { last: false }, DType::F32),
-            reduction(&[2, 4, 3, 5], &[2, 3], ReduceOp::Sum, DType::I8),
         ];
         for graph in kept {
             assert_eq!(split_long_reductions(&graph, |_, _| LONG), graph);

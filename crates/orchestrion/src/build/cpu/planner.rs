@@ -36,8 +36,22 @@ const EXPANDED: ExpandLimits = ExpandLimits {
 
 /// Reductions whose results are too few vectors, or rows, for many threads, and which take one thread 10 us and more.
 const SPLIT_REDUCTIONS: SplitReductions = SplitReductions {
-    columns: LongReductions { results: 512, elems: 1 << 17, elems_of_result: 1, parts: 16, most_parts: 64 },
-    rows: LongReductions { results: 8, elems: 1, elems_of_result: 1 << 17, parts: 16, most_parts: 64 },
+    columns: LongReductions {
+        results: 512,
+        elems: 1 << 17,
+        elems_of_result: 1,
+        parts: 16,
+        most_parts: 64,
+        part_elems: 1 << 10,
+    },
+    rows: LongReductions {
+        results: 8,
+        elems: 1,
+        elems_of_result: 1 << 17,
+        parts: 16,
+        most_parts: 64,
+        part_elems: 1 << 10,
+    },
 };
 
 /// Work items of a product, from which on many threads have enough of them.

@@ -68,8 +68,22 @@ const JOINED_HALF_PHASES: f64 = 1.6e10;
 /// 112 pixels a side, a normalisation as one kernel takes an H100 80 us; of 56 pixels a side it takes 25, as long as its parts. And
 /// reductions of rows that a cluster of CTAs does not read at once, so few that it leaves most SMs idle.
 const SPLIT_REDUCTIONS: SplitReductions = SplitReductions {
-    columns: LongReductions { results: 128, elems: 1 << 22, elems_of_result: 1, parts: 4, most_parts: 256 },
-    rows: LongReductions { results: 8, elems: 1, elems_of_result: 1 << 18, parts: 16, most_parts: 512 },
+    columns: LongReductions {
+        results: 128,
+        elems: 1 << 22,
+        elems_of_result: 1,
+        parts: 4,
+        most_parts: 256,
+        part_elems: 1,
+    },
+    rows: LongReductions {
+        results: 8,
+        elems: 1,
+        elems_of_result: 1 << 17,
+        parts: 64,
+        most_parts: 512,
+        part_elems: 1 << 10,
+    },
 };
 
 impl Cuda {
