@@ -51,7 +51,10 @@ fn program(folder: &std::path::Path) -> Program {
     let launch = |from, to, chunking| {
         let kernel = library.kernel("twice", ELEMS as i64, 64).unwrap();
         let buffers = vec![BufferRef::read(from, 0, SIZE), BufferRef::write(to, 0, SIZE)];
-        CpuStep { name: "twice".into(), action: Action::Launch(Launch { kernel, buffers, chunking }) }
+        CpuStep {
+            name: "twice".into(),
+            action: Action::Launch(Launch { kernel, buffers, chunking, phases: 1 }),
+        }
     };
     let copy = Action::Copy {
         from: BufferRef::read(Base::Output(0), 0, SIZE),

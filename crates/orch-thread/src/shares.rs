@@ -66,7 +66,7 @@ impl WorkItemShares {
             }
             let own = walker.task(task, false);
             shares.own[item] += own.instructions;
-            if item % of_group == 0 {
+            if item.is_multiple_of(of_group) {
                 let all = walker.task(task, true);
                 shares.first[item / of_group] += all.instructions - own.instructions;
                 shares.packed[item / of_group] += all.packed;
