@@ -143,8 +143,9 @@ impl Case {
 /// Steps that are phases, with one panel and with two an item: all sequences are in one tile.
 fn shared(program: &RecurrenceProgram, target: &CpuTarget) -> Vec<RecurrenceSchedule> {
     let schedule = recurrence::schedule(program, target);
-    let batch_rows = program.extents.batch.max(1).next_multiple_of(schedule.rows);
-    let panels = if program.extents.time > 0 { &[1, 2][..] } else { &[] };
+    let RecurrenceExtents { time, batch, .. } = program.extents;
+    let batch_rows = batch.next_multiple_of(schedule.rows);
+    let panels = if time > 0 && batch > 0 { &[1, 2][..] } else { &[] };
     panels
         .iter()
         .map(|&panels| RecurrenceSchedule { batch_rows, vectors: 1, panels: Some(panels), ..schedule })
@@ -255,6 +256,8 @@ fn extents_about_those_of_tiles() {
         case(LSTM, [time, batch, hidden]).check();
         case(RESET_BEFORE, [time, batch, hidden]).check();
     }
+    // No sequences.
+    case(LSTM, [2, 0, 4]).check_on(&TARGETS, &[], few);
 }
 
 #[test]

@@ -12,6 +12,9 @@ use orch_thread::kernel::{Binding, Kernel, PackedConstant};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use orch_thread::target::CpuTarget;
 
+/// Iterations along the K dimension of a product that are unrolled.
+const UNROLLED_K: u32 = 4;
+
 /// Phases of a recurrence whose steps are shared: the states before the first step, the passes of each step, and those after the last one
 /// if they are results.
 fn phases(recurrence: &RecurrenceProgram) -> usize {
@@ -19,9 +22,6 @@ fn phases(recurrence: &RecurrenceProgram) -> usize {
     let has_last = last_hidden.is_some() || last_cell.is_some();
     1 + extents.time * passes(spec.cell).len() + usize::from(has_last)
 }
-
-/// Iterations along the K dimension of a product that are unrolled.
-const UNROLLED_K: u32 = 4;
 
 /// Lowers a recurrence under a schedule.
 pub fn lower(recurrence: &RecurrenceProgram, schedule: &RecurrenceSchedule, target: &CpuTarget) -> Kernel {
@@ -319,7 +319,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The place of a unit in a state.
-    fn scratch_at(&mut self, row: ExprId, unit: ExprId) -> ExprId {
+    fn place_in_state(&mut self, row: ExprId, unit: ExprId) -> ExprId {
         let exprs = &mut self.program.exprs;
         match self.part {
             Some(_) => {
@@ -351,14 +351,14 @@ impl<'a> Emitter<'a> {
                 let zeros = emitter.zeros();
                 let line = emitter.line;
                 body.push(emitter.loop_over("vector", (line, emitter.lanes), |emitter, unit| {
-                    let offset = emitter.scratch_at(row, unit);
+                    let offset = emitter.place_in_state(row, unit);
                     vec![Stmt::Store { buffer, offset, value: zeros, mask: None }]
                 }));
                 let Some(arg) = emitter.recurrence.operand(operand) else { continue };
                 body.extend(emitter.vectors(emitter.recurrence.extents.hidden, |emitter, unit, mask| {
                     let from = emitter.state_at(sequence, unit);
                     let value = emitter.load(arg, from, mask);
-                    let offset = emitter.scratch_at(row, unit);
+                    let offset = emitter.place_in_state(row, unit);
                     vec![Stmt::Store { buffer, offset, value, mask: None }]
                 }));
             }
@@ -386,7 +386,7 @@ impl<'a> Emitter<'a> {
             for (buffer, arg, base) in results {
                 let (Some(buffer), Some(arg)) = (buffer, arg) else { continue };
                 body.extend(emitter.vectors(extents.hidden, |emitter, unit, mask| {
-                    let from = emitter.scratch_at(row, unit);
+                    let from = emitter.place_in_state(row, unit);
                     let from = emitter.program.exprs.add_const(from, base as i64);
                     let value = emitter.program.exprs.load(buffer, from, emitter.lanes, None);
                     let to = emitter.state_at(sequence, unit);
@@ -512,7 +512,7 @@ impl<'a> Emitter<'a> {
         for (row, registers) in accumulators.iter().enumerate() {
             let exprs = &mut self.program.exprs;
             let at = exprs.add_const(first_row, row as i64);
-            let offset = self.scratch_at(at, k);
+            let offset = self.place_in_state(at, k);
             let exprs = &mut self.program.exprs;
             let offset = exprs.add2(base, offset);
             let factor = exprs.load(operand, offset, 1, None);
@@ -589,7 +589,7 @@ impl<'a> Emitter<'a> {
         let mut body = Vec::new();
         let exprs = &mut self.program.exprs;
         let unit = exprs.add2(units.first, at.in_panel);
-        let state = self.scratch_at(at.row, unit);
+        let state = self.place_in_state(at.row, unit);
         let before = self.program.exprs.add2(step.before, state);
         let hidden = self.program.exprs.load(self.states.hidden, before, self.lanes, None);
         let hidden = self.let_value(&mut body, "before", hidden);
@@ -687,7 +687,7 @@ impl<'a> Emitter<'a> {
         outputs: CellOutputs,
     ) -> Vec<Stmt> {
         let mut out = Vec::new();
-        let state = self.scratch_at(at.row, unit);
+        let state = self.place_in_state(at.row, unit);
         let length = self.recurrence.operand(RecurrenceOperand::Lengths).map(|arg| {
             let length = self.program.exprs.load(self.buffers[arg.index()], at.sequence, 1, None);
             (step.time, length)

@@ -71,7 +71,7 @@ impl RecurrenceSchedule {
             Some(panels) => extents.hidden.div_ceil(units * panels),
             None => extents.batch.div_ceil(self.batch_rows),
         };
-        extents.directions * parts.max(1)
+        extents.directions * parts
     }
 }
 

@@ -28,27 +28,28 @@ pub fn estimate(
     let extents = recurrence.extents;
     let schedule = schedule(recurrence, target);
     let (rows, items) = (schedule.batch_rows, schedule.items(recurrence, target));
+    let is_shared = schedule.panels.is_some();
     let threads = (figures.threads as usize).clamp(1, items.max(1));
-    // Of one direction in a step, as far as a work item computes it: part of one that threads share.
+    let weights_bytes = (recurrence.products() * recurrence.compute_type().size_bytes()) as f64;
+    let multiply_us =
+        2.0 * (recurrence.products() * rows) as f64 / (GIGA_TO_MICRO * REACHED * figures.fma_gflops_core);
+    let cells = (extents.hidden * rows) as f64 * functions(recurrence);
+    let cells_us = cells / (GIGA_TO_MICRO * figures.transcendental_gops_core);
+    // A work item in a step: all units of one direction, or those that it has of them.
     let item_us = |threads: usize| {
-        let share = if schedule.panels.is_some() { extents.directions as f64 / items as f64 } else { 1.0 };
-        let weights_bytes = (recurrence.products() * recurrence.compute_type().size_bytes()) as f64;
-        // What a thread reads in each step.
-        let own_bytes = if schedule.panels.is_some() {
-            weights_bytes * extents.directions as f64 / threads as f64
-        } else {
-            weights_bytes
+        let (share, own_bytes) = match is_shared {
+            true => {
+                let directions = extents.directions as f64;
+                (directions / items as f64, weights_bytes * directions / threads as f64)
+            }
+            false => (1.0, weights_bytes),
         };
         let is_near = own_bytes <= figures.l2_bytes as f64;
         let weights_gbs = if is_near { figures.l2_gbs_core } else { figures.memory_gbs_core };
-        let flops = 2.0 * (recurrence.products() * rows) as f64;
-        let multiply_us = flops / (GIGA_TO_MICRO * REACHED * figures.fma_gflops_core);
         let read_us = weights_bytes / (GIGA_TO_MICRO * weights_gbs);
-        let cells = (extents.hidden * rows) as f64 * functions(recurrence);
-        let cells_us = cells / (GIGA_TO_MICRO * figures.transcendental_gops_core);
         share * (multiply_us.max(read_us) + cells_us)
     };
-    let wait_us = if schedule.panels.is_some() && threads > 1 { figures.launch_parallel_us } else { 0.0 };
+    let wait_us = if is_shared && threads > 1 { figures.launch_parallel_us } else { 0.0 };
     let step_us = items.div_ceil(threads) as f64 * item_us(threads) + wait_us;
     let bytes: usize = recurrence.args.iter().map(|arg| arg.shape.elems() * arg.dtype.size_bytes()).sum();
     let all_flops = 2.0 * (recurrence.products() * extents.time * extents.batch * extents.directions) as f64;
