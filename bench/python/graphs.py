@@ -4,8 +4,8 @@
     graphs.py --out FOLDER [WORKLOAD ..] [--scale small] [--dtype float16] [--rounds 5] [--limit-s 600] [--apart N | --memory | --warm]
 
 Workloads are those of `graph_suite.py`, by the paper's short names; without one, all. Each is measured in a process of its own, all modes
-interleaved there, or with --apart each mode in N processes of its own, of which the medians count: instances of one model in one process
-differ by more than launch modes do, as TorchDynamo's guards of one are looked at before those of another. Modes: `eager`; `inductor`; `cg-whole`, Inductor's graphs without partitions, as in the paper; `cg`, its `reduce-overhead`; `ours`,
+interleaved there, or with --apart each mode in N processes of its own, of which the medians count. Modes: `eager`; `inductor`;
+`cg-whole`, Inductor's graphs without partitions, as in the paper; `cg`, its `reduce-overhead`; `ours`,
 which chooses how kernels are launched; `direct`, `line` and `branched`, ours with that forced. Each call gets new tensors. `latency` is from
 a call until the host knows of its end, `throughput` that of 20 calls in a row, each; microseconds, medians. With --memory, the peak of each
 mode's memory is measured instead, in a process of its own: what modes of one process free in each other's calls is in no figure then. With
@@ -463,16 +463,17 @@ def run_suite(arguments: argparse.Namespace) -> None:
         if left <= 0:
             print(f"{name}: not started", flush=True)
             continue
-        apart = [[mode] for mode in arguments.modes] * (arguments.apart or 1)
-        row: dict[str, Any] = {"workload": name, "modes": {}}
+        processes = [arguments.modes]
+        if arguments.memory or arguments.apart:
+            processes = [[mode] for mode in arguments.modes] * (arguments.apart or 1)
+        row: dict[str, Any] = {"workload": name}
         entries: dict[str, list[dict[str, Any]]] = {}
-        for modes in apart if arguments.memory or arguments.apart else [arguments.modes]:
+        for modes in processes:
             found = _in_own_process(name, modes, arguments, begin + arguments.limit_s)
-            row = {**row, **found, "modes": {**row["modes"], **found["modes"]}}
+            row.update(found)
             for mode, entry in found["modes"].items():
                 entries.setdefault(mode, []).append(entry)
-        for mode, of_processes in entries.items():
-            row["modes"][mode] = _median_of(of_processes)
+        row["modes"] = {mode: _median_of(of_processes) for mode, of_processes in entries.items()}
         rows.append(row)
         (arguments.out / f"{name_of_files}.json").write_text(json.dumps({"stamp": stamp(arguments), "rows": rows}, indent=1))
         (arguments.out / f"{name_of_files}.md").write_text(stamp(arguments) + "\n\n" + made(rows, arguments.modes))
@@ -483,9 +484,7 @@ def run_suite(arguments: argparse.Namespace) -> None:
 
 def _median_of(entries: list[dict[str, Any]]) -> dict[str, Any]:
     """What several processes found of a mode: the last one's entry with the medians of times."""
-    times = {
-        key: [entry[key] for entry in entries if key in entry] for key in ("latency_us", "throughput_us")
-    }
+    times = {key: [entry[key] for entry in entries if key in entry] for key in ("latency_us", "throughput_us")}
     return {**entries[-1], **{key: statistics.median(found) for key, found in times.items() if found}}
 
 

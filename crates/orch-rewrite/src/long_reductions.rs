@@ -64,7 +64,7 @@ struct SplitReduction {
     outer: Vec<usize>,
     /// An axis that is divided, and in how many parts: each is reduced in the first part, and they are in the second.
     divided: Option<(usize, usize)>,
-    /// The element type, if it is a float narrower than that of sums.
+    /// The element type, if it is a float narrower than that of accumulators.
     narrow: Option<DType>,
 }
 
@@ -104,16 +104,14 @@ impl SplitReduction {
             let range = limits.parts.div_ceil(so_far).max(2)..=(most / so_far).min(shape[axis]);
             range.rev().find(|parts| shape[axis].is_multiple_of(*parts))
         };
-        let mut so_far = 1;
-        let whole: Vec<usize> = long
-            .iter()
-            .copied()
-            .take_while(|&axis| {
-                let is_whole = so_far * shape[axis] <= most;
-                so_far *= if is_whole { shape[axis] } else { 1 };
-                is_whole
-            })
-            .collect();
+        let (mut whole, mut so_far) = (Vec::new(), 1);
+        for &axis in &long {
+            if so_far * shape[axis] > most {
+                break;
+            }
+            so_far *= shape[axis];
+            whole.push(axis);
+        }
         if so_far >= limits.parts && whole.len() < long.len() {
             return split(whole, None);
         }

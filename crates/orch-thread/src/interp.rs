@@ -80,7 +80,7 @@ pub fn interpret(
     };
     match &program.cta {
         None => (0..program.tasks).try_for_each(|task| {
-            if task.is_multiple_of(program.phase_tasks()) {
+            if task.is_multiple_of(program.phase_items()) {
                 interpreter.memory.start_phase(task);
             }
             interpreter.start(task, 0)?;

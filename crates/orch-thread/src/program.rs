@@ -3,7 +3,7 @@
 //! A program is a grid of independent tasks: work items on a CPU, CTAs on a GPU. Every task runs the body with
 //! [`ThreadProgram::task`] bound to its number, by one worker or by the threads of a [`Cta`]; tasks may run in any order and at
 //! the same time, so they write disjoint elements and read nothing that another task writes. Scratch buffers belong to one worker at a time and are undefined when a task
-//! starts, unless the program has [`TaskGroups`]. The tasks of a CPU may be in [`phases`](ThreadProgram::phases): then this holds for those of
+//! starts, unless the program has [`TaskGroups`]. The work items of a CPU may be in [`phases`](ThreadProgram::phases): then this holds for those of
 //! one phase, and each phase reads what those before it have written.
 
 use crate::amx::{AmxShape, AmxStmt, TileId};
@@ -35,7 +35,7 @@ pub struct ThreadProgram {
     pub tasks: usize,
     /// The task number, `0..tasks`.
     pub task: VarId,
-    /// Phases that run one after the other, each of as many consecutive tasks; 1 on GPUs.
+    /// Phases that run one after the other, each of as many consecutive work items; 1 on GPUs.
     pub phases: usize,
     /// What tasks of one worker may leave to each other in scratch.
     pub groups: Option<TaskGroups>,
@@ -234,8 +234,8 @@ impl ThreadProgram {
         self.task
     }
 
-    /// The tasks of a phase.
-    pub fn phase_tasks(&self) -> usize {
+    /// The work items of a phase.
+    pub fn phase_items(&self) -> usize {
         self.tasks / self.phases.max(1)
     }
 

@@ -47,7 +47,7 @@ impl WorkItemShares {
     pub fn of(program: &ThreadProgram) -> Self {
         let mut walker = Walker::new(program);
         let of_group = program.groups.map_or(1, |groups| groups.tasks.max(1));
-        let items = program.phase_tasks();
+        let items = program.phase_items();
         let counts = items.div_ceil(of_group);
         let mut shares = Self {
             own: vec![0.0; items],

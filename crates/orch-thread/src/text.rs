@@ -25,7 +25,7 @@
 //! - `, evict_first` after a buffer marks an argument that L2 should evict before others.
 //! - `groups of n first: i64` before the buffers declares groups of `n` consecutive tasks, and the variable that is 1 in a worker's
 //!   first task of a group.
-//! - `phases n` before the buffers declares that the tasks are in `n` phases, each of as many consecutive ones.
+//! - `phases n` before the buffers declares that the work items are in `n` phases, each of as many consecutive ones.
 //! - `cta ..` before the buffers declares the threads of a CTA, and the CTAs of a cluster; [`cta`](crate::cta) has an example.
 //! - Constants read `5` (`i64`), `0.5` (`f32`), `5_i32`, `nan_f64`, `true`, or `f32#7fc00001` for the bits of other NaN.
 //! - A cast reads as the type's name, `f16(x)`; functions of one or two operands read by their names but for

@@ -287,7 +287,7 @@ impl CpuExecutable {
         for phase in 0..launch.phases {
             let first = phase * tasks;
             self.pool.run(tasks, launch.chunking, &|call| {
-                // Programs in phases keep nothing in scratch between tasks.
+                // Programs in phases keep nothing in scratch between work items.
                 let task_before = if launch.phases > 1 { -1 } else { call.task_before };
                 let own = first + call.tasks.start..first + call.tasks.end;
                 let call = LoopCall { thread: call.thread, tasks: own, task_before };

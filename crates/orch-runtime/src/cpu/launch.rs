@@ -11,9 +11,9 @@ pub struct Launch {
     pub kernel: CpuKernel,
     /// Its tensors, in its order.
     pub buffers: Vec<BufferRef>,
-    /// How its tasks are shared among threads, those of a phase where there are several.
+    /// How its work items are shared among threads, those of a phase where there are several.
     pub chunking: Chunking,
-    /// Phases that run one after the other, each of as many consecutive tasks.
+    /// Phases that run one after the other, each of as many consecutive work items.
     pub phases: i64,
 }
 

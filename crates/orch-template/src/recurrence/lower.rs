@@ -59,8 +59,10 @@ struct Emitter<'a> {
     /// Whether the weights are packed.
     is_packed: bool,
     states: States,
-    /// Elements between rows of scratch.
+    /// Elements between rows of a state.
     line: usize,
+    /// Elements of a state.
+    state_elems: usize,
     direction: ExprId,
     /// The first sequence of the work item.
     first_row: ExprId,
@@ -95,7 +97,8 @@ impl<'a> Emitter<'a> {
         let extents = recurrence.extents;
         let ty = recurrence.compute_type();
         let lanes = target.lanes(ty.size_bytes());
-        let phases = if schedule.panels.is_some() { phases(recurrence) } else { 1 };
+        let is_shared = schedule.panels.is_some();
+        let phases = if is_shared { phases(recurrence) } else { 1 };
         let mut program = ThreadProgram::new(&recurrence.name, phases * schedule.items(recurrence, target));
         program.phases = phases;
         let is_packed = recurrence.arg(RecurrenceProgram::R).role == ArgRole::Constant;
@@ -116,7 +119,6 @@ impl<'a> Emitter<'a> {
             bindings.push(binding);
         }
         let line = extents.hidden.next_multiple_of(panel_units).max(lanes);
-        let is_shared = schedule.panels.is_some();
         let mut buffer = |name: &str, elems: usize, scope: Scope| {
             if scope != Scope::Scratch {
                 bindings.push(Binding::Own { dtype: ty, elems, is_zeroed: false });
@@ -125,14 +127,14 @@ impl<'a> Emitter<'a> {
         };
         let (scope, states) =
             if is_shared { (Scope::Updated, extents.directions) } else { (Scope::Scratch, 1) };
-        let state = states * schedule.batch_rows * line;
+        let state_elems = states * schedule.batch_rows * line;
         let cell = recurrence.spec.cell;
         let resets_operand = cell == RnnCell::Gru { linear_before_reset: false };
         let states = States {
-            hidden: buffer("hidden", 2 * state, scope),
-            cell: cell.has_cell_state().then(|| buffer("cell", state, scope)),
-            reset_hidden: resets_operand.then(|| buffer("reset_hidden", state, scope)),
-            update: resets_operand.then(|| buffer("update", state, scope)),
+            hidden: buffer("hidden", 2 * state_elems, scope),
+            cell: cell.has_cell_state().then(|| buffer("cell", state_elems, scope)),
+            reset_hidden: resets_operand.then(|| buffer("reset_hidden", state_elems, scope)),
+            update: resets_operand.then(|| buffer("update", state_elems, scope)),
             accumulators: buffer("accumulators", schedule.rows * cell.gates() * panel_units, Scope::Scratch),
         };
         let zero = program.exprs.index(0);
@@ -147,16 +149,11 @@ impl<'a> Emitter<'a> {
             is_packed,
             states,
             line,
+            state_elems,
             direction: zero,
             first_row: zero,
             part: None,
         }
-    }
-
-    /// Elements of a state.
-    fn state_elems(&self) -> usize {
-        let states = if self.part.is_some() { self.recurrence.extents.directions } else { 1 };
-        states * self.schedule.batch_rows * self.line
     }
 
     /// Units of a panel.
@@ -175,8 +172,7 @@ impl<'a> Emitter<'a> {
     /// they are results; each of the others is a pass of a step.
     fn phase(&mut self, panels: usize) -> Vec<Stmt> {
         let extents = self.recurrence.extents;
-        let count = extents.hidden.div_ceil(self.panel_units() * panels);
-        let phases = self.program.phases;
+        let (phases, count) = (self.program.phases, self.program.phase_items() / extents.directions);
         let mut body = Vec::new();
         let task = self.program.exprs.var(self.program.task);
         let index = self.program.exprs.unflatten(task, &[phases, extents.directions, count]);
@@ -374,7 +370,7 @@ impl<'a> Emitter<'a> {
     /// Stores the states after the last step.
     fn last_states(&mut self) -> Option<Stmt> {
         let RecurrenceProgram { last_hidden, last_cell, extents, .. } = self.recurrence;
-        let hidden_base = extents.time % 2 * self.state_elems();
+        let hidden_base = extents.time % 2 * self.state_elems;
         let results =
             [(Some(self.states.hidden), *last_hidden, hidden_base), (self.states.cell, *last_cell, 0)];
         if results.iter().all(|(_, arg, _)| arg.is_none()) {
@@ -411,7 +407,7 @@ impl<'a> Emitter<'a> {
 
     /// Binds the place in time of a step, and which half of the hidden states it reads.
     fn time_step(&mut self, body: &mut Vec<Stmt>, step: ExprId) -> TimeStep {
-        let state = self.state_elems() as i64;
+        let state = self.state_elems as i64;
         let time = time_of(&mut self.program.exprs, self.recurrence, self.direction, step);
         let time = self.bind(body, "time", time, self.recurrence.extents.time);
         let exprs = &mut self.program.exprs;

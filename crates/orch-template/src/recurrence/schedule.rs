@@ -92,6 +92,6 @@ fn evenly(extent: usize, most: usize) -> usize {
 impl fmt::Display for RecurrenceSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} sequences, tile {} x {} vectors", self.batch_rows, self.rows, self.vectors)?;
-        self.panels.map_or(Ok(()), |panels| write!(f, ", steps are phases of {panels} panels an item"))
+        self.panels.map_or(Ok(()), |panels| write!(f, ", a step is a phase of work items of {panels} panels"))
     }
 }

@@ -37,7 +37,7 @@ impl Planned {
                 schedule: design.schedule.clone(),
                 alone_us: step.alone_us,
                 flops: step.flops,
-                work_items: program.phase_tasks(),
+                work_items: program.phase_items(),
                 shares,
             });
         }

@@ -120,7 +120,7 @@ fn write_c(artifact: &Artifact, text: &mut String) -> Result<(), Error> {
 /// Runs work items, on all threads where OpenMP is at hand.
 const RUN_KERNEL: &str = "
 static int run_kernel(void (*kernel)(void *const *, int64_t, int64_t, void *, int64_t), void *const *buffers,
-                      int64_t first, int64_t end, size_t scratch_bytes) {
+                      int64_t tasks, int64_t phases, size_t scratch_bytes) {
     int failed = 0;
 #ifdef _OPENMP
 #pragma omp parallel reduction(| : failed)
@@ -130,12 +130,16 @@ static int run_kernel(void (*kernel)(void *const *, int64_t, int64_t, void *, in
         failed = scratch_bytes != 0 && scratch == NULL;
         /* What the thread has packed into its memory it need not pack again for the next item. */
         int64_t before = -1;
+        const int64_t items = tasks / phases;
+        for (int64_t phase = 0; phase < phases; phase++) {
+            /* Threads wait for each other at the end of each phase. */
 #ifdef _OPENMP
 #pragma omp for
 #endif
-        for (int64_t task = first; task < end; task++) {
-            if (!failed) kernel(buffers, task, task + 1, scratch, before);
-            before = task;
+            for (int64_t task = phase * items; task < (phase + 1) * items; task++) {
+                if (!failed) kernel(buffers, task, task + 1, scratch, before);
+                before = task;
+            }
         }
         free(scratch);
     }
@@ -259,21 +263,12 @@ fn write_driver(
                     let kernel = &manifest.kernels[number];
                     writeln!(text, "    if (!failed) {{")?;
                     writeln!(text, "        void *const buffers[] = {{{}}};", places.join(", "))?;
-                    let KernelInfo { phases, scratch_bytes, .. } = *kernel;
-                    let (tasks, name) = (kernel.tasks / phases, symbol(kernel, number));
-                    let call = |first: &str, end: &str| {
-                        format!("failed = run_kernel({name}, buffers, {first}, {end}, {scratch_bytes});")
-                    };
-                    if phases == 1 {
-                        writeln!(text, "        {}", call("0", &tasks.to_string()))?;
-                    } else {
-                        writeln!(
-                            text,
-                            "        for (int64_t phase = 0; phase < {phases} && !failed; phase++)"
-                        )?;
-                        let [first, end] = ["phase", "(phase + 1)"].map(|phase| format!("{phase} * {tasks}"));
-                        writeln!(text, "            {}", call(&first, &end))?;
-                    }
+                    let KernelInfo { tasks, phases, scratch_bytes, .. } = *kernel;
+                    let name = symbol(kernel, number);
+                    writeln!(
+                        text,
+                        "        failed = run_kernel({name}, buffers, {tasks}, {phases}, {scratch_bytes});"
+                    )?;
                     writeln!(text, "    }}")?;
                 }
                 ActionInfo::Copy => {

@@ -121,7 +121,7 @@ fn programs_run_at_any_alignment_and_thread_count() {
     }
 }
 
-/// Each of 8 tasks of a phase adds up what all of the phase before have written.
+/// Each of 8 work items of a phase adds up what all of the phase before have written.
 const PHASES: &str = "#include <stdint.h>\n\
     void sums(void *const *b, int64_t lo, int64_t hi, void *s, int64_t before) {\n\
     int32_t *y = b[0]; int32_t *t = s; t[0] = (int32_t)before;\n\

@@ -205,7 +205,7 @@ impl Planner for Cpu {
             + ITERATION * counts.iterations;
         let all_us = simple * simple_us + counts.functions * function_us;
         let threads = self.figures.threads as usize;
-        let rounds = (program.phases * program.phase_tasks().div_ceil(threads.max(1))) as f64;
+        let rounds = (program.phases * program.phase_items().div_ceil(threads.max(1))) as f64;
         EmittedFacts { least_us: all_us * rounds / program.tasks.max(1) as f64, resident_ctas: 1 }
     }
 }
