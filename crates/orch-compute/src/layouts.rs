@@ -19,7 +19,11 @@ use std::collections::BTreeMap;
 pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
     let mut pinned = row_major_only(graph);
     pin_planar_convolutions(graph, &mut pinned);
-    forward(graph, &pinned, &BTreeMap::new(), |_| false)
+    let images = convolved_only(graph, &graph.consumers(), 0);
+    let is_copy = |tensor: &TensorId| images[tensor.index()][0] && is_copy(graph, *tensor);
+    let copies = graph.nodes().iter().filter_map(|node| node.outputs.first().copied()).filter(is_copy);
+    let chosen = copies.map(|copy| (copy, Layout::channels_last(graph.shape(copy).rank()))).collect();
+    forward(graph, &pinned, &chosen, |_| false)
 }
 
 /// The layout of every tensor for a GPU.
@@ -121,6 +125,15 @@ fn is_copy_of_input(graph: &PrimGraph, tensor: TensorId) -> bool {
         let producer = graph.node(producer);
         let is_cast = matches!(producer.op, PrimOp::Map(ScalarFn::Cast(_)));
         is_cast && graph.inputs.iter().any(|(_, input)| *input == producer.inputs[0])
+    })
+}
+
+/// True for a conversion to the type that its operand has.
+fn is_copy(graph: &PrimGraph, tensor: TensorId) -> bool {
+    graph.producer(tensor).is_some_and(|producer| {
+        let producer = graph.node(producer);
+        let same = PrimOp::Map(ScalarFn::Cast(graph.dtype(tensor)));
+        producer.op == same && graph.dtype(producer.inputs[0]) == graph.dtype(tensor)
     })
 }
 

@@ -5,8 +5,8 @@
 //! one file per family. Common subexpressions are merged, constants evaluated and dead nodes dropped on the way.
 //!
 //! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`],
-//! [`split_long_reductions`], [`split_products`], [`phase_convolutions`] and [`split_taps`] as far as a target wants, [`merge_products`],
-//! [`stage_inputs`], [`patch_products`], [`align_channels`] and [`align_rows`] for GPUs. [`read_outputs`] saves copies of what is an output in another view;
+//! [`split_long_reductions`], [`split_products`], [`phase_convolutions`] and [`split_taps`] as far as a target wants, [`stage_images`]
+//! for CPUs, [`merge_products`], [`stage_inputs`], [`patch_products`], [`align_channels`] and [`align_rows`] for GPUs. [`read_outputs`] saves copies of what is an output in another view;
 //! [`unmerge_products`] shows merged products as single ones.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
@@ -24,6 +24,7 @@ mod facts;
 mod field;
 mod finish;
 mod fold;
+mod images;
 mod long_reductions;
 mod narrow;
 mod normalize;
@@ -48,6 +49,7 @@ pub use channels::{ChannelAlignment, align_channels};
 pub use egraph::rules as graph_rules;
 pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
 pub use expand::{ExpandLimits, SplitLimits, expand_routines};
+pub use images::stage_images;
 pub use long_reductions::{LongReductions, split_long_reductions};
 pub use narrow::{NarrowReport, narrow_contractions};
 pub use options::{Numerics, RewriteOptions};

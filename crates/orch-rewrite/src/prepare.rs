@@ -11,6 +11,7 @@
 //! - Factors of large matrix products whose rows have an odd number of elements may be copied to longer rows before,
 //!   which start where memory is read 16 bytes at a time. That is for the choice of kernels too.
 
+use crate::images::copied;
 use orch_ir::{
     Contract, DType, NodeId, PadMode, PrimGraph, PrimNode, PrimOp, ScalarFn, Shape, Tensor, TensorId,
 };
@@ -68,10 +69,7 @@ pub fn stage_inputs(graph: &PrimGraph) -> PrimGraph {
     with_copies(
         graph,
         |id, input| is_operand(&id) && staged.contains(&input),
-        |result, _, given| {
-            let same = PrimOp::Map(ScalarFn::Cast(result.dtype(given)));
-            result.add(same, &[given]).expect("a tensor of a type is one of that type")
-        },
+        |result, _, given| copied(result, given),
     )
 }
 
@@ -138,7 +136,7 @@ pub fn align_rows(
 
 /// The graph in which some primitives of one result read copies of some operands. `copy` is told where to, the operand as
 /// it was, and what is to be copied; each operand is copied once.
-fn with_copies(
+pub(crate) fn with_copies(
     graph: &PrimGraph,
     is_copied: impl Fn(NodeId, TensorId) -> bool,
     mut copy: impl FnMut(&mut PrimGraph, TensorId, TensorId) -> TensorId,
@@ -381,7 +379,7 @@ fn side_by_side(parts: &[&Tensor], dim: usize) -> Tensor {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use orch_interp::{EvalOptions, evaluate};
     use orch_ir::{BinaryFn, ConvSpec, Window};
@@ -408,7 +406,7 @@ mod tests {
         assert_eq!(count(&align_rows(&graph, small, innermost), |op| matches!(op, PrimOp::Pad { .. })), 0);
     }
 
-    fn values(shape: &[usize], seed: usize) -> Tensor {
+    pub(crate) fn values(shape: &[usize], seed: usize) -> Tensor {
         let elems: usize = shape.iter().product();
         let data = (0..elems).map(|i| ((i * 37 + seed * 11) % 23) as f32 / 8.0 - 1.25).collect();
         Tensor::from_vec(shape.to_vec(), data)

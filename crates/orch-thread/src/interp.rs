@@ -216,9 +216,9 @@ impl ThreadInterpreter<'_> {
                 let taken = self.eval(*condition)?[0].is_true();
                 self.run(if taken { then } else { otherwise })
             }
-            // A hint may point anywhere, but its address is computed.
             Stmt::Prefetch { buffer, offset } => {
                 let offset = self.eval_index(*offset)?;
+                self.memory.position(*buffer, offset)?;
                 self.report.prefetched.insert((*buffer, offset));
                 Ok(())
             }

@@ -11,7 +11,6 @@ use crate::cta::{Cta, CtaStmt};
 use crate::tma::{Mbarriers, TensorMap, TensorMapId};
 use orch_compute::expr::Type;
 use orch_compute::expr::{BufferId, ExprId, Exprs, VarId};
-use orch_ir::DType;
 use std::collections::BTreeSet;
 
 pub use crate::buffer::{Buffer, Scope};
@@ -104,7 +103,8 @@ pub enum Stmt {
         /// Taken when false.
         otherwise: Vec<Stmt>,
     },
-    /// Hints the hardware to bring a cache line into L2; it may lie outside of the buffer.
+    /// Hints the hardware to bring a cache line of the buffer into L2. Beyond the buffer there may be no page, and looking for one takes longer
+    /// than a read: in a virtual machine, thousands of cycles.
     Prefetch {
         /// Which buffer.
         buffer: BufferId,
@@ -124,14 +124,18 @@ pub const CACHE_LINE: usize = 64;
 pub const PREFETCH_PANELS: usize = 2;
 
 impl Stmt {
-    /// Prefetches of all cache lines that `elems` elements of a buffer from `offset` on may lie in.
+    /// Prefetches of all cache lines that `elems` elements of a buffer from `offset` on may lie in; of its last ones where these lie behind it.
     pub fn prefetches(
-        exprs: &mut Exprs,
-        (buffer, dtype): (BufferId, DType),
+        program: &mut ThreadProgram,
+        buffer: BufferId,
         offset: ExprId,
         elems: usize,
     ) -> Vec<Self> {
-        let step = CACHE_LINE / dtype.size_bytes();
+        let Buffer { dtype, elems: all, .. } = *program.buffer(buffer);
+        let (step, elems) = (CACHE_LINE / dtype.size_bytes(), elems.min(all));
+        let exprs = &mut program.exprs;
+        let last = exprs.index((all - elems) as i64);
+        let offset = exprs.min(offset, last);
         // Arguments may begin within a line, so that the last element lies in one more.
         let elements = (0..elems).step_by(step).chain([elems - 1]);
         let prefetch = |element| Stmt::Prefetch { buffer, offset: exprs.add_const(offset, element as i64) };

@@ -51,6 +51,8 @@ pub struct KernelFacts {
     /// Share of the peak that the inner loop reaches when its data are at hand, above 0 and at most 1: the schedule
     /// knows.
     pub efficiency: f64,
+    /// Speed of multiply-adds as a share of what it is with operands at hand, above 0 and at most 1.
+    pub fma_issue: f64,
 }
 
 impl Default for KernelFacts {
@@ -74,6 +76,7 @@ impl Default for KernelFacts {
             tasks: 1,
             launches: 1,
             efficiency: 1.0,
+            fma_issue: 1.0,
         }
     }
 }
@@ -174,7 +177,7 @@ impl KernelFacts {
     /// Arithmetic time on one core of what so many threads do together.
     fn compute_us_core(&self, machine: &MachineModel, threads: u64) -> f64 {
         let tile_gflops_core = machine.tile_gflops_core.unwrap_or(machine.fma_gflops_core);
-        let vector = self.fma_flops as f64 / machine.fma_gflops_core
+        let vector = self.fma_flops as f64 / (machine.fma_gflops_core * self.fma_issue.clamp(1e-3, 1.0))
             + self.tile_flops as f64 / tile_gflops_core
             + self.cheap_ops as f64 / machine.cheap_gops_core
             + self.transcendental_ops as f64 / machine.transcendental_gops_core
@@ -411,6 +414,7 @@ mod tests {
                 tasks,
                 launches,
                 efficiency,
+                fma_issue: 1.01 - efficiency,
             },
         )
     }
@@ -433,6 +437,7 @@ mod tests {
             9 => more.launches += 1,
             12 => more.constant_bytes += by,
             13 => more.single_accesses += by,
+            14 => more.fma_issue /= 1.0 + by as f64,
             _ => more.efficiency /= 1.0 + by as f64,
         }
         more
@@ -440,7 +445,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn more_work_never_takes_less(facts in facts(), what in 0usize..15, by in 1u64..1 << 32, threads in 1u32..65) {
+        fn more_work_never_takes_less(facts in facts(), what in 0usize..16, by in 1u64..1 << 32, threads in 1u32..65) {
             let (machine, more) = (machine(threads), more(&facts, what, by));
             // Rounding may cost the last digits.
             let slack = 1.0 - 1e-12;

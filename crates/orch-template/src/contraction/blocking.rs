@@ -173,6 +173,10 @@ const FAR_VECTOR_SLOTS: f64 = 12.0;
 /// columns a product of 128 rows by 4096 x 4096 runs at 132, 146, 152 and 157 GFLOP/s, on an Emerald Rapids.
 const FAR_LINE_SLOTS: f64 = 7.0;
 
+/// The same of packed rows whose neighbours in a line are rows, or pixels, so that the next term lies in another line: a convolution of 512 to 512
+/// channels by 3 x 3 windows of 32 x 32 planar pixels takes 1.8 times as long as of pixels with channels last, on a Zen.
+const SCATTERED_LINE_SLOTS: f64 = 24.0;
+
 /// Numbers of panels of a work item that are tried where rows come from the L3.
 const PANELS_OF_FAR_ROWS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
 
@@ -453,9 +457,27 @@ impl CpuContractionSchedule {
         threads.iter().map(largest).collect()
     }
 
-    /// Slots of a multiply-add unit that one product takes: each step of `k` issues `rows * vectors` multiply-adds
-    /// and `rows + vectors` loads, streams `vectors` of a panel, and a chain of multiply-adds has to wait for itself.
+    /// The speed of the product as a share of that of the same register tiles on operands at hand, in rows and panels that need no copies.
+    pub(super) fn issue(
+        &self,
+        extents: GemmShape,
+        staging: Staging,
+        lanes: usize,
+        target: &CpuTarget,
+    ) -> f64 {
+        let at_hand = self.tile_slots(extents, Staging::default(), lanes, target);
+        at_hand / self.modelled_slots(extents, staging, lanes, target).max(at_hand)
+    }
+
+    /// Slots of a multiply-add unit that one product takes, those of waiting for rows from the L3 included.
     fn modelled_slots(&self, extents: GemmShape, staging: Staging, lanes: usize, target: &CpuTarget) -> f64 {
+        self.tile_slots(extents, staging, lanes, target)
+            + self.far_line_slots(extents, staging, lanes, target)
+    }
+
+    /// Slots that its register tiles take: each step of `k` issues `rows * vectors` multiply-adds
+    /// and `rows + vectors` loads, streams `vectors` of a panel, and a chain of multiply-adds has to wait for itself.
+    fn tile_slots(&self, extents: GemmShape, staging: Staging, lanes: usize, target: &CpuTarget) -> f64 {
         /// Multiply-adds that are in flight at a time.
         const LATENCY: f64 = 8.0;
         const STORE_AND_SETUP: f64 = 6.0;
@@ -473,7 +495,13 @@ impl CpuContractionSchedule {
         let is_streamed = panel_bytes > target.l1_bytes / 2
             || staging.panel_lines_collide(terms, target)
             || staging.waits_for_panels((self.rows, self.vectors * lanes), extents, target);
-        let stream = if is_streamed { PANEL_VECTOR_SLOTS } else { 1.0 };
+        // A panel that was packed and leaves the L2 until the next row tile reads it again.
+        let is_far = staging.panels && panel_bytes > target.l2_bytes / 4 * 3;
+        let stream = match is_streamed {
+            _ if is_far => FAR_VECTOR_SLOTS,
+            true => PANEL_VECTOR_SLOTS,
+            false => 1.0,
+        };
         let of_lines = staging.lines.filter(|_| self.line_rows.is_some());
         // Rows that go from line to line have an address each.
         let is_crossing = match staging.window {
@@ -519,20 +547,26 @@ impl CpuContractionSchedule {
         let variants = (1 + usize::from(split.rests > 0 && split.full > 0))
             * (1 + usize::from(rest_vectors > 0 && full_panels > 0));
         slots * extents.batch as f64 * (1.0 + 0.02 * (variants - 1) as f64)
-            + self.far_line_slots(extents, staging, lanes, target)
     }
 
-    /// Slots of a multiply-add unit in which rows come from the L3, once for each work item, where K is walked in blocks.
+    /// Slots of a multiply-add unit in which rows come from the L3, once for each work item: those that are read in place, and packed ones whose
+    /// next term lies in another line.
     fn far_line_slots(&self, extents: GemmShape, staging: Staging, lanes: usize, target: &CpuTarget) -> f64 {
         let GemmShape { batch, m, n, k } = extents;
-        // The figures of schedules that read image lines in place were fitted with these misses in them.
-        if self.block_k >= k || self.line_rows.is_some() || staging.packs_rows(false) {
-            return 0.0;
-        }
+        let is_packed = staging.packs_rows(self.line_rows.is_some());
+        let slots_of_line = match (is_packed, staging.rows) {
+            // Terms follow each other, and the hardware reads them ahead.
+            (true, Some(RowOrder::KInner)) => return 0.0,
+            (true, _) => SCATTERED_LINE_SLOTS,
+            // The figures of schedules that read image lines in place were fitted with these misses in them.
+            (false, _) if self.line_rows.is_some() => return 0.0,
+            (false, _) => FAR_LINE_SLOTS,
+        };
         let row_elems = staging.row_elems(self.block_rows.min(m), k);
         let far = FarRows::of(row_elems, target.vector_bytes / lanes, target);
         let multiply_adds = (batch * m * n.div_ceil(lanes) * k) as f64;
-        far.map_or(0.0, |far| multiply_adds * far.share(self.vectors * self.block_panels))
+        let share = |far: FarRows| far.share(slots_of_line, self.vectors * self.block_panels);
+        far.map_or(0.0, |far| multiply_adds * share(far))
     }
 }
 
@@ -601,7 +635,9 @@ impl TileGrid {
         let of_strips = (least_strips..strips).map(|strips| TaskTiles { strips, panels: 1 });
         let numbers = PANELS_OF_FAR_ROWS.into_iter().filter(|&number| number <= panels);
         let of_panels = numbers.map(|panels| TaskTiles { strips, panels });
-        let time = |cut: &TaskTiles| (1.0 + far.share(vectors * cut.panels)) * (1.0 + self.cost(cut));
+        let time = |cut: &TaskTiles| {
+            (1.0 + far.share(FAR_LINE_SLOTS, vectors * cut.panels)) * (1.0 + self.cost(cut))
+        };
         self.cheapest(of_strips.chain(of_panels), tile_multiply_adds, time)
     }
 
@@ -649,9 +685,9 @@ impl FarRows {
         are_far.then_some(Self { line_elems: CACHE_LINE / elem_bytes })
     }
 
-    /// How long that takes, of lines that so many vectors of columns are multiplied by, as a share of the multiply-adds.
-    fn share(self, vectors: usize) -> f64 {
-        FAR_LINE_SLOTS / (self.line_elems * vectors) as f64
+    /// How long lines of so many slots take that so many vectors of columns are multiplied by, as a share of the multiply-adds.
+    fn share(self, slots_of_line: f64, vectors: usize) -> f64 {
+        slots_of_line / (self.line_elems * vectors) as f64
     }
 }
 

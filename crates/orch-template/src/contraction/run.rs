@@ -89,7 +89,7 @@ pub(super) fn emit_run(
     let (panel_buffer, panel_base, panel_stride) = at.panel;
     let rows = at.rows;
     let mut out = Vec::new();
-    let next = next_panel(ctx, tile, (accumulators.len(), vectors), at.panel, (start, end), &mut out);
+    let next = next_panel(ctx, tile, (accumulators.len(), vectors), at, (start, end), &mut out);
     let (k_var, k) = ctx.program.exprs.fresh_index("k", at.run);
     let ty = Type::vector(ctx.sum_type, ctx.lanes);
     let mut body = Vec::new();
@@ -174,7 +174,7 @@ fn ahead(
         false => schedule.block_k.min(ctx.extents.k) as i64 * stride,
     };
     let first = ctx.program.exprs.add_const(line, distance);
-    Stmt::prefetches(&mut ctx.program.exprs, (buffer, ctx.operand_type), first, vectors * ctx.lanes)
+    Stmt::prefetches(&mut ctx.program, buffer, first, vectors * ctx.lanes)
 }
 
 /// Tiles of rows that meet a panel, at most, if its first one's wait counts.
@@ -212,11 +212,12 @@ fn next_panel(
     ctx: &mut ContractionEmitter<'_>,
     tile: &RegisterTile,
     (rows, vectors): (usize, usize),
-    (_, base, stride): (BufferId, ExprId, i64),
+    at: &TermsAt<'_>,
     (start, end): (ExprId, ExprId),
     out: &mut Vec<Stmt>,
 ) -> Option<NextPanel> {
     let PanelsFrom::Packed(packed) = &ctx.panels else { return None };
+    let (_, base, stride) = at.panel;
     let (schedule, width) = (ctx.schedule, ctx.width());
     let panel_elems = (packed.k_extent * width) as i64;
     let (first_row, block_rows) = match schedule.block_panels {
@@ -246,6 +247,9 @@ fn next_panel(
     let place = exprs.add2(before, skipped);
     let next = exprs.add_const(base, panel_elems);
     let first = exprs.add2(next, place);
+    // After the last panel there may be no memory: its tiles ask for its own end again.
+    let last = exprs.index((packed.elems() - at.run * elems) as i64);
+    let first = exprs.min(first, last);
     Some(NextPanel { first: bind_offset(ctx, "next_panel", first, out), elems })
 }
 

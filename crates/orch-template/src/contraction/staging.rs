@@ -102,12 +102,15 @@ pub fn staging(block: &BlockProgram, form: &ContractionForm, math_unit: CpuMathU
 }
 
 /// What a contraction does under the schedule that the model prefers, beside its multiply-adds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ContractionWork {
     /// The work items.
     pub grid: TaskGrid,
     /// The filling of both operands; nothing for operands that are read where they are.
     pub packing: PackingWork,
+    /// The speed of its multiply-adds as a share of what it would be with both operands at hand; 1 for operands that lie, or are packed, row by
+    /// row: what those wait for is in the figures of all products.
+    pub issue: f64,
 }
 
 /// Counts the work of a contraction, which fills operands in so many lanes; `None` for other programs.
@@ -136,7 +139,14 @@ pub fn work(block: &BlockProgram, target: &CpuTarget, fill_lanes: usize) -> Opti
         .map(|&along| operand_packing(block, form.b, along, fill_lanes));
     let (rows, panels) = (rows.unwrap_or_default(), panels.unwrap_or_default());
     let packing = PackingWork { lanes: rows.lanes + panels.lanes, gathered: rows.gathered + panels.gathered };
-    Some(ContractionWork { grid: schedule.grid(extents, lanes), packing })
+    let is_scattered = staging.panels
+        || schedule.line_rows.is_none()
+            && (staging.window.is_some() || staging.rows == Some(RowOrder::RowsInner));
+    let issue = match math_unit {
+        CpuMathUnit::Fma if is_scattered => schedule.issue(extents, staging, lanes, target),
+        CpuMathUnit::Fma | CpuMathUnit::Bf16Dot | CpuMathUnit::Amx => 1.0,
+    };
+    Some(ContractionWork { grid: schedule.grid(extents, lanes), packing, issue })
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ const PICKED: f64 = 1.0;
 /// Cycles per element of another access with a constant stride other than 0 and 1. Staging in tiles does not cost more.
 const STRIDED: f64 = 1.2;
 
-/// The same where each lane is on a page of its own.
+/// The same where each lane is on a page of its own, or each element of a loop of scalar code.
 const FAR: f64 = 2.2;
 
 /// The same of stores to more lines of one cache set than it has ways, each of which misses all caches. 21 images of 256 x 256 written pixel by
@@ -83,8 +83,18 @@ fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize
     let extent = |var: VarId| axes.iter().find(|axis| axis.var == var).map_or(1, |axis| axis.extent);
     let collides =
         |stride: i64, axis: VarId| stride.unsigned_abs().is_multiple_of(PAGE_ELEMS) && extent(axis) > L1_WAYS;
+    let innermost = match (&stage.work, vector) {
+        (&StageWork::Store { offset, .. }, None) => {
+            let mut stride = |var: &VarId| simplifier.stride(&mut program.exprs, offset, *var);
+            stage.domain.iter().copied().filter(|&var| extent(var) > 1).find(|var| stride(var) == Some(1))
+        }
+        _ => None,
+    };
     let mut access = |exprs: &mut Exprs, offset: ExprId, kind: AccessKind| match vector {
-        None => 0.5,
+        None => match innermost.map(|axis| simplifier.stride(exprs, offset, axis)) {
+            Some(Some(stride)) if stride.unsigned_abs() >= PAGE_ELEMS => FAR,
+            _ => 0.5,
+        },
         Some((axis, lanes)) => match simplifier.stride(exprs, offset, axis) {
             Some(0 | 1) => 0.5,
             Some(_) if kind == AccessKind::LoadOfConstant => 0.5,

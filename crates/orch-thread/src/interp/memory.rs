@@ -499,7 +499,7 @@ impl<'a> Memory<'a> {
     }
 
     /// The position of an element in the data of its buffer, in the part of the current worker.
-    fn position(&self, id: BufferId, offset: i64) -> Result<usize, ExecError> {
+    pub(super) fn position(&self, id: BufferId, offset: i64) -> Result<usize, ExecError> {
         let buffer = self.program.buffer(id);
         let part = match buffer.scope {
             Scope::Input | Scope::Constant | Scope::Output | Scope::Updated => 0,

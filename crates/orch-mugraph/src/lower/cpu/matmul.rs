@@ -313,7 +313,7 @@ impl CpuBlockEmitter<'_> {
         let distance = if between < FAR_APART { product.terms.2 * between } else { PREFETCH_PANELS * elems };
         let place = self.in_place(view, panel.lane, term);
         let place = self.program.exprs.add_const(place, distance as i64);
-        Stmt::prefetches(&mut self.program.exprs, (view.buffer, view.dtype), place, elems)
+        Stmt::prefetches(&mut self.program, view.buffer, place, elems)
     }
 
     /// The address of `[k, columns]` of a right operand that is read in place.

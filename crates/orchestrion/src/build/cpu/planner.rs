@@ -10,8 +10,8 @@ use crate::build::reductions::SplitReductions;
 use crate::plan::backend::{EmittedFacts, Planner, TargetInfo};
 use crate::plan::definition::KernelDefinition;
 use crate::plan::kernel::{KernelEstimate, KernelWork};
-use orch_compute::{Storage, layouts};
-use orch_ir::{DType, PrimGraph};
+use orch_compute::{Layout, Storage, layouts};
+use orch_ir::{DType, PrimGraph, TensorId};
 use orch_mugraph::lower::{self, CannotLower, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::SearchDevice;
@@ -79,6 +79,9 @@ const MOST_SCHEDULES: usize = 4;
 /// Pixels of images from which on convolutions to few maps are split by tap: fewer are a few microseconds.
 const SPLIT_PIXELS: usize = 1 << 10;
 
+/// Channels and maps from which on convolutions may run on copies of planar images.
+const STAGED_CHANNELS: usize = 16;
+
 impl Planner for Cpu {
     fn info(&self) -> &TargetInfo {
         &self.info
@@ -91,6 +94,12 @@ impl Planner for Cpu {
         let graph =
             orch_rewrite::phase_convolutions(&graph, PhaseLimits { joined_flops: 0.0, has_computed: false });
         let graph = orch_rewrite::split_taps(&graph, SPLIT_PIXELS);
+        let assigned = layouts::assign(&graph);
+        let is_planar = |image: TensorId| {
+            let (layout, shape) = (&assigned[image.index()], graph.shape(image));
+            layout.is_row_major() && !layout.same_bytes(&Layout::channels_last(shape.rank()), shape)
+        };
+        let graph = orch_rewrite::stage_images(&graph, STAGED_CHANNELS, is_planar);
         match self.info.precision {
             Precision::Bf16 => orch_rewrite::narrow_contractions(&graph, DType::BF16).0,
             Precision::F32 | Precision::Tf32 | Precision::F16 => graph,

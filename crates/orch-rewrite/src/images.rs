@@ -1,0 +1,144 @@
+//! Copies between images whose channels lie plane after plane, as models take and return them, and convolutions, which run on
+//! channels side by side.
+
+use crate::prepare::with_copies;
+use orch_ir::{ConvSpec, NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, TensorId};
+use std::collections::BTreeMap;
+
+/// The graph in which convolutions of at least `channels` channels to as many maps read copies of planar images, and give copies of
+/// images that are outputs: the copies are free to have channels last. Whether that pays is for the choice of kernels, which may fuse a copy
+/// with the convolution: it then reads, or stores, planes.
+///
+/// `is_planar` says of which tensors each channel is a plane in memory.
+pub fn stage_images(graph: &PrimGraph, channels: usize, is_planar: impl Fn(TensorId) -> bool) -> PrimGraph {
+    let is_wide = |id: NodeId| is_wide_convolution(graph, graph.node(id), channels);
+    let is_read = |id: NodeId, image: TensorId| {
+        let node = graph.node(id);
+        is_wide(id) && node.inputs[0] == image && node.inputs[1] != image
+    };
+    let consumers = graph.consumers();
+    // Outputs that convolutions compute, or read after something else has computed them.
+    let is_staged_output = |output: TensorId| {
+        graph.producer(output).is_some_and(|producer| {
+            is_wide(producer) || consumers[output.index()].iter().any(|&reader| is_read(reader, output))
+        })
+    };
+    let is_output = |tensor: TensorId| graph.outputs.iter().any(|&(_, output)| output == tensor);
+    let mut staged = with_copies(
+        graph,
+        |id, input| {
+            let is_staged = is_output(input) && is_staged_output(input);
+            is_read(id, input) && is_planar(input) && !is_staged
+        },
+        |result, _, given| copied(result, given),
+    );
+    let computed = std::mem::take(&mut staged.outputs);
+    let mut copies: BTreeMap<TensorId, TensorId> = BTreeMap::new();
+    for (&(_, before), (name, tensor)) in graph.outputs.iter().zip(computed) {
+        let output = if is_staged_output(before) {
+            *copies.entry(tensor).or_insert_with(|| copied(&mut staged, tensor))
+        } else {
+            tensor
+        };
+        staged.add_output(name, output);
+    }
+    staged
+}
+
+/// True for a convolution in one group, from and to so many channels at least.
+fn is_wide_convolution(graph: &PrimGraph, node: &PrimNode, channels: usize) -> bool {
+    let PrimOp::Conv(ConvSpec { groups: 1, .. }) = node.op else { return false };
+    [node.inputs[0], node.outputs[0]].into_iter().all(|image| graph.shape(image)[1] >= channels)
+}
+
+/// The same elements in a tensor of their own.
+pub(crate) fn copied(graph: &mut PrimGraph, tensor: TensorId) -> TensorId {
+    let same = PrimOp::Map(ScalarFn::Cast(graph.dtype(tensor)));
+    graph.add(same, &[tensor]).expect("a tensor of a type is one of that type")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prepare::tests::values;
+    use orch_interp::{EvalOptions, evaluate};
+    use orch_ir::{DType, Window};
+
+    /// A convolution from and to so many channels, in so many groups, of an image.
+    fn conv(graph: &mut PrimGraph, image: TensorId, channels: [usize; 2], groups: usize) -> TensorId {
+        let weights = graph.add_constant(values(&[channels[1], channels[0] / groups, 3, 3], channels[1]));
+        let window = Window {
+            kernel: vec![3; 2],
+            strides: vec![1; 2],
+            dilations: vec![1; 2],
+            low: vec![1; 2],
+            high: vec![1; 2],
+        };
+        graph.add(PrimOp::Conv(ConvSpec { window, groups }), &[image, weights]).unwrap()
+    }
+
+    /// Names of the tensors that are copied: `x` for the input, else the producer's operation.
+    fn copies(graph: &PrimGraph) -> Vec<&'static str> {
+        let is_copy = |node: &&PrimNode| matches!(node.op, PrimOp::Map(ScalarFn::Cast(_)));
+        let copied = graph.nodes().iter().filter(is_copy).map(|node| node.inputs[0]);
+        copied
+            .map(|tensor| match graph.producer(tensor).map(|producer| &graph.node(producer).op) {
+                None => "input",
+                Some(PrimOp::Conv(_)) => "convolution",
+                Some(_) => "other",
+            })
+            .collect()
+    }
+
+    fn assert_same_results(graph: &PrimGraph, staged: &PrimGraph, shape: &[usize]) {
+        let inputs = [values(shape, 3)];
+        let results = |graph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap();
+        let (expected, given) = (results(graph), results(staged));
+        assert_eq!(expected.len(), given.len());
+        for (expected, given) in expected.iter().zip(given) {
+            assert_eq!(expected.to_f64(), given.to_f64());
+        }
+    }
+
+    #[test]
+    fn a_planar_input_and_an_output_are_copied_once() {
+        let mut graph = PrimGraph::new("two of one image");
+        let x = graph.add_input("x", DType::F32, vec![1, 4, 5, 6]);
+        for number in 0..2 {
+            let y = conv(&mut graph, x, [4, 4 + number], 1);
+            graph.add_output(format!("y{number}"), y);
+        }
+        let staged = stage_images(&graph, 4, |_| true);
+        assert_eq!(copies(&staged), ["input", "convolution", "convolution"]);
+        assert_same_results(&graph, &staged, &[1, 4, 5, 6]);
+        assert_eq!(copies(&stage_images(&graph, 4, |_| false)), ["convolution"; 2]);
+    }
+
+    #[test]
+    fn few_channels_and_groups_stay() {
+        for (channels, groups) in [([4, 2], 1), ([2, 4], 1), ([4, 4], 4)] {
+            let mut graph = PrimGraph::new("one");
+            let x = graph.add_input("x", DType::F32, vec![1, channels[0], 5, 6]);
+            let y = conv(&mut graph, x, channels, groups);
+            graph.add_output("y", y);
+            assert!(copies(&stage_images(&graph, 3, |_| true)).is_empty(), "{channels:?} {groups}");
+        }
+    }
+
+    /// What is an output and read on: the convolution reads what was computed, and the output is the copy.
+    #[test]
+    fn outputs_that_convolutions_read_are_copied() {
+        let mut graph = PrimGraph::new("levels");
+        let x = graph.add_input("x", DType::F32, vec![1, 1, 5, 6]);
+        let first = conv(&mut graph, x, [1, 4], 1);
+        let level = graph.add(PrimOp::Map(ScalarFn::Unary(orch_ir::UnaryFn::Neg)), &[first]).unwrap();
+        graph.add_output("level", level);
+        let y = conv(&mut graph, level, [4, 4], 1);
+        graph.add_output("y", y);
+        let staged = stage_images(&graph, 4, |_| true);
+        assert_eq!(copies(&staged), ["other", "convolution"]);
+        let last = staged.nodes().iter().rfind(|node| matches!(node.op, PrimOp::Conv(_))).unwrap();
+        assert!(staged.outputs.iter().all(|&(_, output)| output != last.inputs[0]));
+        assert_same_results(&graph, &staged, &[1, 1, 5, 6]);
+    }
+}
