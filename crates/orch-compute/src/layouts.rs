@@ -442,6 +442,20 @@ mod tests {
     }
 
     #[test]
+    fn copies_that_convolutions_read_have_channels_last_on_a_cpu() {
+        let mut graph = PrimGraph::new("convolution");
+        let given = graph.add_input("x", DType::F32, [1, 16, 8, 8]);
+        let image = graph.add(PrimOp::Map(ScalarFn::Cast(DType::F32)), &[given]).unwrap();
+        let weights = graph.add_constant(orch_ir::Tensor::zeros(DType::F32, [16, 16, 3, 3]));
+        let spec = ConvSpec { window: square(3, 1, 1), groups: 1 };
+        let y = graph.add(PrimOp::Conv(spec), &[image, weights]).unwrap();
+        graph.add_output("y", y);
+        let layouts = assign(&graph);
+        assert_eq!(layouts[image.index()], Layout::channels_last(4));
+        assert!(layouts[given.index()].is_row_major() && layouts[y.index()].is_row_major());
+    }
+
+    #[test]
     fn images_that_are_copied_from_heads_have_channels_last() {
         // [batch, heads, pixels, channels of a head] as [batch, channels, height, width].
         let mut graph = PrimGraph::new("attention before a convolution");
