@@ -166,7 +166,7 @@ impl Generator {
             2 => self.assignment(body),
             3 if self.random.one_in(4) => {
                 let buffer = BufferId::new(0);
-                let offset = self.index(1);
+                let offset = self.bounded(self.program.buffer(buffer).elems);
                 body.push(Stmt::Prefetch { buffer, offset });
             }
             3..=6 => self.store(body),
