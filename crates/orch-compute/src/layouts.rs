@@ -121,20 +121,18 @@ fn has_aligned_channels(graph: &PrimGraph, tensor: TensorId) -> bool {
 
 /// True for a conversion of an input of the graph, which may be one to its own type.
 fn is_copy_of_input(graph: &PrimGraph, tensor: TensorId) -> bool {
-    graph.producer(tensor).is_some_and(|producer| {
-        let producer = graph.node(producer);
-        let is_cast = matches!(producer.op, PrimOp::Map(ScalarFn::Cast(_)));
-        is_cast && graph.inputs.iter().any(|(_, input)| *input == producer.inputs[0])
-    })
+    converted(graph, tensor).is_some_and(|operand| graph.inputs.iter().any(|&(_, input)| input == operand))
 }
 
 /// True for a conversion to the type that its operand has.
 fn is_copy(graph: &PrimGraph, tensor: TensorId) -> bool {
-    graph.producer(tensor).is_some_and(|producer| {
-        let producer = graph.node(producer);
-        let same = PrimOp::Map(ScalarFn::Cast(graph.dtype(tensor)));
-        producer.op == same && graph.dtype(producer.inputs[0]) == graph.dtype(tensor)
-    })
+    converted(graph, tensor).is_some_and(|operand| graph.dtype(operand) == graph.dtype(tensor))
+}
+
+/// What a conversion converts, which may be to its own type; `None` of results of other primitives.
+fn converted(graph: &PrimGraph, tensor: TensorId) -> Option<TensorId> {
+    let producer = graph.node(graph.producer(tensor)?);
+    matches!(producer.op, PrimOp::Map(ScalarFn::Cast(_))).then(|| producer.inputs[0])
 }
 
 /// Layouts from the inputs on: those that are chosen, and elsewhere what each primitive prefers. Reshapes that have to be copies have

@@ -5,9 +5,9 @@ use crate::prepare::with_copies;
 use orch_ir::{ConvSpec, NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, TensorId};
 use std::collections::BTreeMap;
 
-/// The graph in which convolutions of at least `channels` channels to as many maps read copies of planar images, and planar outputs that such
-/// convolutions compute, or read, are copies: images for convolutions are free to have channels last. Whether that pays is for the choice of kernels, which may fuse a copy
-/// with the convolution: it then reads, or stores, planes.
+/// The graph in which convolutions of at least `channels` channels to as many maps read copies of planar images, and planar outputs that
+/// such convolutions compute, or read, are copies: the images of convolutions are free to have channels last. Whether that pays is for the
+/// choice of kernels, which may fuse a copy with the convolution: it then reads, or stores, planes.
 ///
 /// `is_planar` says of which tensors each channel is a plane in memory.
 pub fn stage_images(graph: &PrimGraph, channels: usize, is_planar: impl Fn(TensorId) -> bool) -> PrimGraph {

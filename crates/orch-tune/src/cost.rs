@@ -52,7 +52,7 @@ pub struct KernelFacts {
     /// knows.
     pub efficiency: f64,
     /// Speed of multiply-adds as a share of what it is with operands at hand, above 0 and at most 1.
-    pub fma_issue: f64,
+    pub fma_speed: f64,
 }
 
 impl Default for KernelFacts {
@@ -76,7 +76,7 @@ impl Default for KernelFacts {
             tasks: 1,
             launches: 1,
             efficiency: 1.0,
-            fma_issue: 1.0,
+            fma_speed: 1.0,
         }
     }
 }
@@ -177,7 +177,7 @@ impl KernelFacts {
     /// Arithmetic time on one core of what so many threads do together.
     fn compute_us_core(&self, machine: &MachineModel, threads: u64) -> f64 {
         let tile_gflops_core = machine.tile_gflops_core.unwrap_or(machine.fma_gflops_core);
-        let vector = self.fma_flops as f64 / (machine.fma_gflops_core * self.fma_issue.clamp(1e-3, 1.0))
+        let vector = self.fma_flops as f64 / (machine.fma_gflops_core * self.fma_speed.clamp(1e-3, 1.0))
             + self.tile_flops as f64 / tile_gflops_core
             + self.cheap_ops as f64 / machine.cheap_gops_core
             + self.transcendental_ops as f64 / machine.transcendental_gops_core
@@ -414,7 +414,7 @@ mod tests {
                 tasks,
                 launches,
                 efficiency,
-                fma_issue: 1.01 - efficiency,
+                fma_speed: 1.01 - efficiency,
             },
         )
     }
@@ -437,7 +437,7 @@ mod tests {
             9 => more.launches += 1,
             12 => more.constant_bytes += by,
             13 => more.single_accesses += by,
-            14 => more.fma_issue /= 1.0 + by as f64,
+            14 => more.fma_speed /= 1.0 + by as f64,
             _ => more.efficiency /= 1.0 + by as f64,
         }
         more

@@ -71,7 +71,7 @@ impl AlignedBuffer {
     /// As [`zeroed`](Self::zeroed).
     pub fn untouched(len: usize) -> Self {
         let Some(bytes) = huge_bytes(len, HUGE_PAGE_BYTES) else { return Self::zeroed(len) };
-        // Of these bytes as many start at a huge page.
+        // Wherever the map starts, `bytes` of it start at a huge page.
         let reserved = bytes.checked_add(HUGE_PAGE_BYTES);
         let Some(mut map) = reserved.and_then(|reserved| MmapMut::map_anon(reserved).ok()) else {
             return Self::zeroed(len);

@@ -458,7 +458,7 @@ impl CpuContractionSchedule {
     }
 
     /// The speed of the product as a share of that of the same register tiles on operands at hand, in rows and panels that need no copies.
-    pub(super) fn issue(
+    pub(super) fn relative_speed(
         &self,
         extents: GemmShape,
         staging: Staging,

@@ -110,7 +110,7 @@ pub struct ContractionWork {
     pub packing: PackingWork,
     /// The speed of its multiply-adds as a share of what it would be with both operands at hand; 1 for operands that lie, or are packed, row by
     /// row: what those wait for is in the figures of all products.
-    pub issue: f64,
+    pub relative_speed: f64,
 }
 
 /// Counts the work of a contraction, which fills operands in so many lanes; `None` for other programs.
@@ -142,11 +142,11 @@ pub fn work(block: &BlockProgram, target: &CpuTarget, fill_lanes: usize) -> Opti
     let is_scattered = staging.panels
         || schedule.line_rows.is_none()
             && (staging.window.is_some() || staging.rows == Some(RowOrder::RowsInner));
-    let issue = match math_unit {
-        CpuMathUnit::Fma if is_scattered => schedule.issue(extents, staging, lanes, target),
+    let relative_speed = match math_unit {
+        CpuMathUnit::Fma if is_scattered => schedule.relative_speed(extents, staging, lanes, target),
         CpuMathUnit::Fma | CpuMathUnit::Bf16Dot | CpuMathUnit::Amx => 1.0,
     };
-    Some(ContractionWork { grid: schedule.grid(extents, lanes), packing, issue })
+    Some(ContractionWork { grid: schedule.grid(extents, lanes), packing, relative_speed })
 }
 
 #[cfg(test)]

@@ -83,6 +83,7 @@ fn point_cycles(nest: &mut Nest, stage: &NestStage, vector: Option<(VarId, usize
     let extent = |var: VarId| axes.iter().find(|axis| axis.var == var).map_or(1, |axis| axis.extent);
     let collides =
         |stride: i64, axis: VarId| stride.unsigned_abs().is_multiple_of(PAGE_ELEMS) && extent(axis) > L1_WAYS;
+    // Scalar loops walk the axis along which results are contiguous innermost.
     let innermost = match (&stage.work, vector) {
         (&StageWork::Store { offset, .. }, None) => {
             let mut stride = |var: &VarId| simplifier.stride(&mut program.exprs, offset, *var);

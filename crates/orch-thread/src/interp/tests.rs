@@ -82,6 +82,20 @@ fn bounds_are_checked() {
     assert_eq!(error.to_string(), "task 0: x[4] is out of bounds, the buffer has 4 elements");
 }
 
+/// The last of the lines that are asked for is the buffer's, wherever the first one lies.
+#[test]
+fn prefetches_end_with_their_buffer() {
+    for (first, outside) in [(0, false), (4, true), (90, true)] {
+        let (mut p, x, _) = program(1, 40);
+        let offset = p.exprs.index(first);
+        p.body = Stmt::prefetches(&mut p, x, offset, 40);
+        assert!(run(&p, &[0.0; 40]).is_ok(), "{first}");
+        let offset = p.exprs.index(first + 36);
+        p.body = vec![Stmt::Prefetch { buffer: x, offset }];
+        assert_eq!(run(&p, &[0.0; 40]).is_err(), outside, "{first}");
+    }
+}
+
 #[test]
 fn two_tasks_may_not_write_one_element() {
     let (mut p, x, y) = program(2, 4);

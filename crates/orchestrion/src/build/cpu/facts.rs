@@ -23,8 +23,8 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
         count_stage(block, stage, target, &mut facts);
     }
     match contraction::work(block, target, FILL_LANES) {
-        Some(ContractionWork { grid, packing, issue }) => {
-            facts.fma_issue = issue;
+        Some(ContractionWork { grid, packing, relative_speed }) => {
+            facts.fma_speed = relative_speed;
             facts.packing_ops = 2 * packing.lanes;
             facts.packing_accesses = packing.gathered;
             facts.tasks = grid.tasks() as u64;
