@@ -1,7 +1,7 @@
 """Types of the native module."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 __version__: str
@@ -38,9 +38,8 @@ class Graph:
     def __init__(
         self,
         executable: Executable,
-        inputs: list[tuple[int, list[int] | None]],
-        outputs: list[Any],
-        saved_from: int,
+        inputs: list[tuple[int, list[int] | None, int | None]],
+        outputs: Sequence[Any],
         changes: list[Any],
         checks_indices: bool,
     ) -> None: ...

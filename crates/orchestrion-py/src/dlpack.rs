@@ -117,8 +117,10 @@ pub struct Described<'py> {
     is_read_only: bool,
     object: Bound<'py, PyAny>,
     _capsule: Option<Bound<'py, PyAny>>,
-    /// Elements from one index to the next where the description leaves them out.
-    row_major: Vec<isize>,
+    /// Its shape, if it is a part of what is described.
+    part_shape: Option<Vec<usize>>,
+    /// Elements from one index to the next, if it is a part, or the description leaves them out.
+    strides: Option<Vec<isize>>,
 }
 
 /// The function by which tensors of a type are described, if its library has one.
@@ -243,17 +245,34 @@ impl<'py> Described<'py> {
             is_read_only,
             object: object.clone(),
             _capsule: capsule,
-            row_major: Vec::new(),
+            part_shape: None,
+            strides: None,
         };
         if description.strides.is_null() {
             let mut stride = 1;
-            described.row_major = vec![0; described.shape().len()];
-            for axis in (0..described.row_major.len()).rev() {
-                described.row_major[axis] = stride;
-                stride *= described.shape()[axis] as isize;
+            let mut strides = vec![0; described.shape().len()];
+            for (own, &size) in strides.iter_mut().zip(described.shape()).rev() {
+                *own = stride;
+                stride *= size as isize;
             }
+            described.strides = Some(strides);
         }
         described
+    }
+
+    /// A tensor in the memory of this one, so many bytes behind its start.
+    pub fn part(&self, layout: &StridedLayout, start_bytes: usize) -> Self {
+        let mut description = self.description;
+        description.data = self.start().wrapping_add(start_bytes).cast();
+        description.offset_bytes = 0;
+        Self {
+            description,
+            is_read_only: self.is_read_only,
+            object: self.object.clone(),
+            _capsule: self._capsule.clone(),
+            part_shape: Some(layout.shape.iter().map(|&size| size as usize).collect()),
+            strides: Some(layout.strides.iter().map(|&stride| stride as isize).collect()),
+        }
     }
 
     /// Proof that the interpreter's lock is held.
@@ -278,6 +297,9 @@ impl<'py> Described<'py> {
 
     /// Its shape.
     pub fn shape(&self) -> &[usize] {
+        if let Some(shape) = &self.part_shape {
+            return shape;
+        }
         let rank = self.description.rank as usize;
         if rank == 0 || self.description.shape.is_null() {
             return &[];
@@ -288,8 +310,8 @@ impl<'py> Described<'py> {
 
     /// Elements from one index to the next, per dimension.
     pub fn strides(&self) -> &[isize] {
-        if self.description.strides.is_null() {
-            return &self.row_major;
+        if let Some(strides) = &self.strides {
+            return strides;
         }
         let rank = self.description.rank as usize;
         // SAFETY: there are `rank` strides of 64 bits.

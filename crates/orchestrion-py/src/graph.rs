@@ -4,7 +4,7 @@
 use crate::device::{self, OnGpu, RunTensor};
 use crate::errors;
 use crate::executable::PyExecutable;
-use crate::slabs::{SlabLimits, SlabPart, Slabs};
+use crate::slabs::{RunSlab, Slab, SlabPart};
 use crate::tensors::{Allocator, Given, Library, OnGpuFinder, Order, Port, TracedLayout};
 use orchestrion::{DType, DeviceRun, Error, Stream, TensorView, TensorViewMut};
 use pyo3::intern;
@@ -21,18 +21,22 @@ const OUT_OF_RANGE: &str = "index out of range in self";
 pub struct PyGraph {
     executable: Py<PyExecutable>,
     inputs: Vec<Input>,
+    /// Those of the graph's tensors that have inputs of the executable as parts.
+    given_slabs: Vec<usize>,
     outputs: Vec<Output>,
+    /// Those that outputs are parts of.
+    made_slabs: Vec<Slab>,
     changes: Vec<Change>,
-    /// Memory of outputs that are saved.
-    slabs: Slabs,
     /// The output that says whether all indices were in range.
     index_check: Option<Port>,
 }
 
 /// An input of the executable.
 struct Input {
-    /// Which of the graph's tensors.
+    /// Which of the graph's tensors it is, or is a part of.
     position: usize,
+    /// Where it is, if it is a part of a slab.
+    part: Option<SlabPart>,
     /// The order of its dimensions in which the executable reads it.
     order: Option<Vec<usize>>,
     /// How it lies, unless the caller's tensor is to be copied first.
@@ -50,6 +54,8 @@ enum Output {
     Alias { input: usize, shape: Py<PyTuple>, strides: Py<PyTuple>, offset: isize, is_whole: bool },
     /// In new memory.
     Made(MadeOutput),
+    /// A slab, with these parts.
+    Slab(Vec<MadeOutput>),
 }
 
 /// An output in new memory.
@@ -59,7 +65,7 @@ struct MadeOutput {
     order: Option<Vec<usize>>,
     /// How it lies, unless it has gaps.
     layout: Option<TracedLayout>,
-    /// Where it is, unless it has memory of its own.
+    /// Where it is, if it is a part of a slab.
     part: Option<SlabPart>,
 }
 
@@ -75,13 +81,29 @@ struct Change {
 type MadeSpec = (Vec<usize>, Vec<usize>, String, Option<Vec<usize>>);
 /// Number of an input, and shape, strides and offset in it.
 type AliasSpec = (usize, Vec<usize>, Vec<isize>, isize, bool);
+/// Element type and elements of a slab, and its parts, each with the elements before it.
+type SlabSpec = (String, usize, Vec<(MadeSpec, usize)>);
+/// Number of the graph's tensor, the order of dimensions in which it is read, and the elements before it if it is a part of that tensor.
+type InputSpec = (usize, Option<Vec<usize>>, Option<usize>);
 
-/// What is said of an output: `None`, the number of an equal one, a [`MadeSpec`] or an [`AliasSpec`].
+/// What is said of an output: `None`, the number of an equal one, a [`MadeSpec`], an [`AliasSpec`] or a [`SlabSpec`].
 #[derive(FromPyObject)]
 enum OutputSpec {
     Again(usize),
     Alias(AliasSpec),
     Made(MadeSpec),
+    Slab(SlabSpec),
+}
+
+impl OutputSpec {
+    /// How many outputs of the executable it has.
+    fn made(&self) -> usize {
+        match self {
+            Self::Again(_) | Self::Alias(_) => 0,
+            Self::Made(_) => 1,
+            Self::Slab((_, _, parts)) => parts.len(),
+        }
+    }
 }
 
 /// The outputs of a run, and per change the tensor that is to be copied.
@@ -89,35 +111,44 @@ type RunResult<'py> = (Bound<'py, PyList>, Vec<Option<Bound<'py, PyAny>>>);
 
 #[pymethods]
 impl PyGraph {
-    /// `inputs` has, per input of the executable, the number of the graph's tensor and the order of dimensions in which it is read;
-    /// `outputs` says how each of the graph's outputs is made; those from `saved_from` on are seen by the backward graph only. `changes` says
-    /// how each new value of one of its tensors is made where that is not updated in place. The executable's outputs are those that are made, in order, then the new values, then the check of indices if
-    /// `checks_indices`.
+    /// `inputs` says, per input of the executable, where it comes from; `outputs` how each of the graph's outputs is made; `changes` how each
+    /// new value of one of its tensors is made where that is not updated in place. The executable's outputs are those that are made, in
+    /// order, then the new values, then the check of indices if `checks_indices`.
     #[new]
     fn new(
         py: Python<'_>,
         executable: Py<PyExecutable>,
-        inputs: Vec<(usize, Option<Vec<usize>>)>,
+        inputs: Vec<InputSpec>,
         outputs: Vec<Option<OutputSpec>>,
-        saved_from: usize,
         changes: Vec<MadeSpec>,
         checks_indices: bool,
     ) -> PyResult<Self> {
         let ports = executable.get().ports();
         let expected = (ports.inputs.len(), ports.outputs.len());
-        let made = outputs.iter().filter(|output| matches!(output, Some(OutputSpec::Made(_)))).count();
+        let made = outputs.iter().flatten().map(OutputSpec::made).sum::<usize>();
         let given = (inputs.len(), made + changes.len() + usize::from(checks_indices));
         if given != expected {
             let text = format!("inputs and outputs are {expected:?}, {given:?} are described");
             return Err(errors::exception(py, Error::Internal(text)));
         }
-        let inputs = inputs.into_iter().zip(&ports.inputs).map(|((position, order), port)| {
+        let mut given_slabs: Vec<usize> = Vec::new();
+        let inputs = inputs.into_iter().zip(&ports.inputs).map(|((position, order, start), port)| {
             let ordered: Vec<usize> = port.shape.bind(py).extract()?;
             let layout = TracedLayout::of(port.dtype, ordered, order.as_deref());
-            Ok(Input { position, order, layout, port: port.clone_ref(py) })
+            let part = match start {
+                None => None,
+                Some(start) => {
+                    let slab = given_slabs.iter().position(|given| *given == position).unwrap_or_else(|| {
+                        given_slabs.push(position);
+                        given_slabs.len() - 1
+                    });
+                    Some(part_of(py, slab, start, layout.as_ref())?)
+                }
+            };
+            Ok(Input { position, part, order, layout, port: port.clone_ref(py) })
         });
-        let is_on_gpu = executable.get().inner().gpu().is_some();
-        let mut slabs = Slabs::new(if is_on_gpu { SlabLimits::ON_GPU } else { SlabLimits::ON_HOST });
+        let inputs = inputs.collect::<PyResult<_>>()?;
+        let mut made_slabs = Vec::new();
         let outputs = outputs.into_iter().enumerate().map(|(number, output)| {
             Ok(match output {
                 None => Output::None,
@@ -134,12 +165,16 @@ impl PyGraph {
                     offset,
                     is_whole,
                 },
-                Some(OutputSpec::Made(made)) => {
-                    let mut made = MadeOutput::of(py, made)?;
-                    if number >= saved_from {
-                        made.part = slabs.place(py, &made.port)?;
-                    }
-                    Output::Made(made)
+                Some(OutputSpec::Made(made)) => Output::Made(MadeOutput::of(py, made)?),
+                Some(OutputSpec::Slab((dtype, len, parts))) => {
+                    made_slabs.push(Slab::new(py, dtype_of(py, &dtype)?, len)?);
+                    let slab = made_slabs.len() - 1;
+                    let parts = parts.into_iter().map(|(made, start)| {
+                        let made = MadeOutput::of(py, made)?;
+                        let part = part_of(py, slab, start, made.layout.as_ref())?;
+                        Ok(MadeOutput { part: Some(part), ..made })
+                    });
+                    Output::Slab(parts.collect::<PyResult<_>>()?)
                 }
             })
         });
@@ -151,14 +186,7 @@ impl PyGraph {
             Ok(Change { made: MadeOutput::of(py, made_apart)?, input: update.map(|update| update.input) })
         });
         let changes = changes.collect::<PyResult<_>>()?;
-        Ok(Self {
-            inputs: inputs.collect::<PyResult<_>>()?,
-            outputs,
-            changes,
-            slabs,
-            index_check,
-            executable,
-        })
+        Ok(Self { inputs, given_slabs, outputs, made_slabs, changes, index_check, executable })
     }
 
     /// How many changes can be made in place.
@@ -201,6 +229,8 @@ impl PyGraph {
                     results.append(source.call_method1(intern!(py, "as_strided"), arguments)?)?;
                 }
                 Output::Made(_) => results.append(made.next().flatten())?,
+                // Each part has the slab.
+                Output::Slab(parts) => results.append(made.nth(parts.len() - 1).flatten())?,
             }
         }
         Ok((results, made.collect()))
@@ -215,9 +245,13 @@ impl PyGraph {
         py: Python<'py>,
         objects: &[Bound<'py, PyAny>],
     ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+        let given_slabs = self.given_slabs(py, objects)?;
         let inputs: Vec<Given<'py>> = (self.inputs.iter())
             .map(|input| {
-                let given = Given::traced(input.among(py, objects)?, &input.port, "input")?;
+                let given = match (&input.part, &input.layout) {
+                    (Some(part), Some(layout)) => given_slabs[part.slab].part(part, layout)?,
+                    _ => Given::traced(among(py, objects, input.position)?, &input.port, "input")?,
+                };
                 given.check_device(&input.port, "input")?;
                 Ok(given)
             })
@@ -238,10 +272,19 @@ impl PyGraph {
         let input_of = |number: usize| number.checked_sub(first).and_then(|change| updated[change]);
         let mut made: Vec<(Bound<'py, PyAny>, Given<'py>, Option<Order>)> = Vec::new();
         let allocator = Allocator::new(py, None)?;
-        let slabs = self.slabs.allocate(&allocator)?;
+        let slabs = self.allocate_slabs(&allocator)?;
         for (_, output) in self.made().enumerate().filter(|(number, _)| input_of(*number).is_none()) {
-            let object = output.new_tensor(&allocator, &slabs)?;
-            let given = Given::traced(&object, &output.port, "output")?;
+            let (object, given) = match (&output.part, &output.layout) {
+                (Some(part), Some(layout)) => {
+                    let slab = &slabs[part.slab];
+                    (slab.object.clone(), slab.part(part, layout)?)
+                }
+                _ => {
+                    let object = allocator.empty(&output.port)?;
+                    let given = Given::traced(&object, &output.port, "output")?;
+                    (object, given)
+                }
+            };
             let order = output.order.as_ref().map(|order| Order::of(&given, order));
             made.push((object, given, order));
         }
@@ -288,15 +331,23 @@ impl PyGraph {
         static ASSERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let ordinal = place.gpu.device().info().ordinal;
         let mut finder = OnGpuFinder::new(ordinal);
+        let given_slabs = self.given_slabs(py, objects)?;
         let mut inputs: Vec<RunTensor<'_, 'py>> = (self.inputs.iter())
             .map(|input| {
-                let object = input.among(py, objects)?;
-                if let Some(layout) = &input.layout
-                    && let Some(address) = finder.address(object, layout)?
-                {
-                    return Ok(RunTensor::known(object.clone(), &input.port, layout, address));
+                let object = among(py, objects, input.position)?;
+                if let Some(layout) = &input.layout {
+                    let address = match &input.part {
+                        Some(part) => given_slabs[part.slab].address(part, layout, finder.gpu())?,
+                        None => finder.address(object, layout)?,
+                    };
+                    if let Some(address) = address {
+                        return Ok(RunTensor::known(object.clone(), &input.port, layout, address));
+                    }
                 }
-                let given = Given::traced(object, &input.port, "input")?;
+                let given = match (&input.part, &input.layout) {
+                    (Some(part), Some(layout)) => given_slabs[part.slab].part(part, layout)?,
+                    _ => Given::traced(object, &input.port, "input")?,
+                };
                 device::input(object, given, &input.port, input.order.as_deref(), ordinal)
             })
             .collect::<PyResult<_>>()?;
@@ -311,7 +362,7 @@ impl PyGraph {
             .collect();
         let object_of = |number: usize| number.checked_sub(first).and_then(|change| updated[change]);
         let allocator = Allocator::new(py, Some(ordinal))?;
-        let slabs = self.slabs.allocate(&allocator)?;
+        let slabs = self.allocate_slabs(&allocator)?;
         let made: Vec<RunTensor<'_, 'py>> = (self.made().enumerate())
             .map(|(number, output)| {
                 let (port, order) = (&output.port, output.order.as_deref());
@@ -351,21 +402,67 @@ impl PyGraph {
         Ok(made.into_iter().enumerate().map(result).collect())
     }
 
+    /// The slabs among the graph's tensors.
+    fn given_slabs<'py>(
+        &self,
+        py: Python<'py>,
+        objects: &[Bound<'py, PyAny>],
+    ) -> PyResult<Vec<RunSlab<'py>>> {
+        let slabs =
+            self.given_slabs.iter().map(|&position| RunSlab::of(among(py, objects, position)?.clone()));
+        slabs.collect()
+    }
+
+    /// The slabs of a run's outputs.
+    fn allocate_slabs<'py>(&self, allocator: &Allocator<'py>) -> PyResult<Vec<RunSlab<'py>>> {
+        self.made_slabs.iter().map(|slab| slab.allocate(allocator)).collect()
+    }
+
     /// What the executable makes: outputs, then new values of tensors.
     fn made(&self) -> impl Iterator<Item = &MadeOutput> {
-        let outputs = self.outputs.iter().filter_map(|output| match output {
-            Output::Made(made) => Some(made),
-            Output::None | Output::Again(_) | Output::Alias { .. } => None,
+        let outputs = self.outputs.iter().flat_map(|output| match output {
+            Output::Made(made) => std::slice::from_ref(made),
+            Output::Slab(parts) => parts,
+            Output::None | Output::Again(_) | Output::Alias { .. } => &[],
         });
         outputs.chain(self.changes.iter().map(|change| &change.made))
     }
 }
 
+/// Where a tensor is in a slab.
+fn part_of(
+    py: Python<'_>,
+    slab: usize,
+    start_elems: usize,
+    layout: Option<&TracedLayout>,
+) -> PyResult<SlabPart> {
+    let layout = layout.ok_or_else(|| {
+        errors::exception(py, Error::Internal("a part of a slab has gaps between its elements".to_owned()))
+    })?;
+    SlabPart::new(py, slab, start_elems, layout)
+}
+
+/// A type by its name.
+fn dtype_of(py: Python<'_>, name: &str) -> PyResult<DType> {
+    DType::from_name(name).ok_or_else(|| errors::usage(py, &format!("there is no type `{name}`")))
+}
+
+/// One of the graph's tensors.
+fn among<'a, 'py>(
+    py: Python<'py>,
+    objects: &'a [Bound<'py, PyAny>],
+    position: usize,
+) -> PyResult<&'a Bound<'py, PyAny>> {
+    objects.get(position).ok_or_else(|| {
+        let given = format!("a graph is called with {} tensors", objects.len());
+        errors::usage(py, &given)
+    })
+}
+
 impl MadeOutput {
     /// A tensor in memory of its own.
     fn of(py: Python<'_>, (shape, strides, dtype, order): MadeSpec) -> PyResult<Self> {
-        let unknown = || errors::usage(py, &format!("there is no type `{dtype}`"));
-        let dtype = DType::from_name(&dtype).ok_or_else(unknown)?;
+        let dtype = dtype_of(py, &dtype)?;
         let ordered = match &order {
             None => Some(shape.clone()),
             Some(order) => order.iter().map(|&dim| shape.get(dim).copied()).collect(),
@@ -381,27 +478,27 @@ impl MadeOutput {
     fn on_gpu<'a, 'py>(
         &'a self,
         allocator: &Allocator<'py>,
-        slabs: &[Bound<'py, PyAny>],
+        slabs: &[RunSlab<'py>],
         finder: &mut OnGpuFinder<'py>,
     ) -> PyResult<RunTensor<'a, 'py>> {
-        let object = self.new_tensor(allocator, slabs)?;
-        if let Some(layout) = &self.layout
-            && let Some(address) = finder.address(&object, layout)?
-        {
-            return Ok(RunTensor::known(object, &self.port, layout, address));
-        }
-        RunTensor::made(object, &self.port, self.order.as_deref())
-    }
-
-    /// The tensor for one run.
-    fn new_tensor<'py>(
-        &self,
-        allocator: &Allocator<'py>,
-        slabs: &[Bound<'py, PyAny>],
-    ) -> PyResult<Bound<'py, PyAny>> {
-        match &self.part {
-            Some(part) => part.of(slabs, &self.port),
-            None => allocator.empty(&self.port),
+        let Some(layout) = &self.layout else {
+            return RunTensor::made(allocator.empty(&self.port)?, &self.port, self.order.as_deref());
+        };
+        let object = match &self.part {
+            Some(part) => slabs[part.slab].object.clone(),
+            None => allocator.empty(&self.port)?,
+        };
+        let address = match &self.part {
+            Some(part) => slabs[part.slab].address(part, layout, finder.gpu())?,
+            None => finder.address(&object, layout)?,
+        };
+        match address {
+            Some(address) => Ok(RunTensor::known(object, &self.port, layout, address)),
+            None if self.part.is_none() => RunTensor::made(object, &self.port, self.order.as_deref()),
+            None => {
+                let text = "memory for what is saved is not on the GPU of the run".to_owned();
+                Err(errors::exception(allocator.py(), Error::Internal(text)))
+            }
         }
     }
 }
@@ -417,18 +514,4 @@ fn is_apart(inputs: &[Given<'_>], orders: &[Option<Order>], input: usize) -> boo
     others.into_iter().all(|(_, other)| {
         other.extent().is_some_and(|other| other.end <= mine.start || mine.end <= other.start)
     })
-}
-
-impl Input {
-    /// The tensor for it among those of the graph.
-    fn among<'a, 'py>(
-        &self,
-        py: Python<'py>,
-        objects: &'a [Bound<'py, PyAny>],
-    ) -> PyResult<&'a Bound<'py, PyAny>> {
-        objects.get(self.position).ok_or_else(|| {
-            let given = format!("a graph is called with {} tensors", objects.len());
-            errors::usage(py, &given)
-        })
-    }
 }

@@ -1,115 +1,122 @@
-//! Memory of tensors that are saved for the backward graph and that nobody else sees: many share one tensor of PyTorch, a slab.
+//! Memory of tensors that are saved for the backward graph and that nobody else sees: many are parts of one tensor of PyTorch, a slab.
 //!
-//! An allocation costs several times as much as a tensor that is a part of another one, and the forward graph of BERT-base saves 360.
-//! Autograd frees what a graph saved all at once, so that a slab keeps no memory for longer; the largest tensors are apart, so that PyTorch's
-//! allocator finds room for them.
+//! The forward graph of BERT-base saves 360 tensors. A tensor of PyTorch costs some microseconds on its way through autograd: made, kept,
+//! shown again, described. So the graphs hand on slabs, and say themselves where each tensor begins (`torch/_saved.py` divides them so).
 
-use crate::tensors::{Allocator, Port, inductor_function};
-use orchestrion::DType;
+use crate::errors;
+use crate::tensors::{Allocator, Given, Library, Port, TracedLayout};
+use orchestrion::{DType, Error};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyInt, PyTuple};
+use pyo3::types::PyTuple;
 
-/// How large slabs are.
-#[derive(Clone, Copy)]
-pub struct SlabLimits {
-    /// Tensors of more bytes have memory of their own.
-    part_bytes: usize,
-    /// A slab of as many bytes takes no further tensor.
-    slab_bytes: usize,
-}
-
-impl SlabLimits {
-    /// The C library gives the memory of large blocks back to the system, so that each run would find it page by page.
-    pub const ON_HOST: Self = Self { part_bytes: 1 << 20, slab_bytes: 8 << 20 };
-    /// PyTorch's allocator keeps memory. Forward of BERT-base for 8 sequences of 128 tokens saves most tensors in 1.5 to 6 MiB each: with parts
-    /// of up to 1 MiB a call takes 0.8 to 1.2 ms of the host, with these 0.7.
-    pub const ON_GPU: Self = Self { part_bytes: 16 << 20, slab_bytes: 64 << 20 };
-}
-
-/// Where parts of a slab begin: what kernels and TMA ask for, and a line of any cache.
-const ALIGN_BYTES: usize = 256;
-
-/// The slabs of a graph.
-pub struct Slabs {
-    limits: SlabLimits,
-    slabs: Vec<Slab>,
-}
-
-struct Slab {
-    dtype: DType,
-    len_elems: usize,
+/// A slab that each run makes.
+pub struct Slab {
+    port: Port,
 }
 
 /// Where a tensor is in a slab.
+#[derive(Clone, Copy)]
 pub struct SlabPart {
-    slab: usize,
-    /// Elements before it.
-    start: Py<PyInt>,
+    /// Which of the slabs that are given or made.
+    pub slab: usize,
+    /// Bytes before its first element.
+    start_bytes: usize,
+    /// Bytes before the first element after it.
+    end_bytes: usize,
 }
 
-impl Slabs {
-    /// None yet.
-    pub fn new(limits: SlabLimits) -> Self {
-        Self { limits, slabs: Vec::new() }
-    }
+/// A slab of one run.
+pub struct RunSlab<'py> {
+    /// PyTorch's tensor.
+    pub object: Bound<'py, PyAny>,
+    given: Given<'py>,
+}
 
-    /// Makes room for a tensor; `None` if it is to have memory of its own.
+impl Slab {
+    /// Of so many elements.
     ///
     /// # Errors
-    /// If the port's shape and strides are no sizes.
-    pub fn place(&mut self, py: Python<'_>, port: &Port) -> PyResult<Option<SlabPart>> {
-        let shape: Vec<usize> = port.shape.bind(py).extract()?;
-        let strides: Vec<usize> = port.strides.bind(py).extract()?;
-        let elem_bytes = port.dtype.size_bytes();
-        let span =
-            shape.iter().zip(&strides).map(|(size, stride)| size.saturating_sub(1) * stride).sum::<usize>()
-                + 1;
-        let len_elems = if shape.contains(&0) { 0 } else { span };
-        let SlabLimits { part_bytes, slab_bytes } = self.limits;
-        if reinterpret(py).is_none() || len_elems * elem_bytes > part_bytes {
-            return Ok(None);
-        }
-        let has_room = |slab: &Slab| slab.dtype == port.dtype && slab.len_elems * elem_bytes < slab_bytes;
-        let slab = self.slabs.iter().position(has_room).unwrap_or_else(|| {
-            self.slabs.push(Slab { dtype: port.dtype, len_elems: 0 });
-            self.slabs.len() - 1
-        });
-        let start = self.slabs[slab].len_elems;
-        self.slabs[slab].len_elems = start + len_elems.next_multiple_of(ALIGN_BYTES / elem_bytes);
-        Ok(Some(SlabPart { slab, start: start.into_pyobject(py)?.unbind() }))
+    /// If there is no memory for the sizes.
+    pub fn new(py: Python<'_>, dtype: DType, len_elems: usize) -> PyResult<Self> {
+        let (shape, strides) = (PyTuple::new(py, [len_elems])?.unbind(), PyTuple::new(py, [1])?.unbind());
+        Ok(Self { port: Port { name: "slab".to_owned(), dtype, shape, strides } })
     }
 
     /// Memory for one run.
     ///
     /// # Errors
     /// If there is none.
-    pub fn allocate<'py>(&self, allocator: &Allocator<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let py = allocator.py();
-        let strides = PyTuple::new(py, [1])?;
-        let slabs = self
-            .slabs
-            .iter()
-            .map(|slab| allocator.empty_strided(&PyTuple::new(py, [slab.len_elems])?, &strides, slab.dtype));
-        slabs.collect()
+    pub fn allocate<'py>(&self, allocator: &Allocator<'py>) -> PyResult<RunSlab<'py>> {
+        RunSlab::of(allocator.empty(&self.port)?)
     }
 }
 
 impl SlabPart {
-    /// The tensor in these slabs.
+    /// A tensor of this layout that begins after so many elements.
     ///
     /// # Errors
-    /// If PyTorch refuses it.
-    pub fn of<'py>(&self, slabs: &[Bound<'py, PyAny>], port: &Port) -> PyResult<Bound<'py, PyAny>> {
-        let slab = &slabs[self.slab];
-        let py = slab.py();
-        let reinterpret = reinterpret(py).expect("parts were made with it");
-        reinterpret.bind(py).call1((slab, port.shape.bind(py), port.strides.bind(py), self.start.bind(py)))
+    /// If it ends beyond all memory.
+    pub fn new(py: Python<'_>, slab: usize, start_elems: usize, layout: &TracedLayout) -> PyResult<Self> {
+        let elem_bytes = layout.dtype.size_bytes();
+        let len = layout.ordered.iter().try_fold(1usize, |len, &size| len.checked_mul(size));
+        let end = len.and_then(|len| len.checked_add(start_elems)?.checked_mul(elem_bytes));
+        let end_bytes = end.ok_or_else(|| {
+            errors::exception(py, Error::Internal("a part of a slab ends beyond all memory".to_owned()))
+        })?;
+        Ok(Self { slab, start_bytes: start_elems * elem_bytes, end_bytes })
     }
 }
 
-/// PyTorch's function that shows memory as another tensor, without autograd.
-fn reinterpret(py: Python<'_>) -> Option<&'static Py<PyAny>> {
-    static REINTERPRET: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
-    inductor_function(py, &REINTERPRET, "_reinterpret_tensor")
+impl<'py> RunSlab<'py> {
+    /// A tensor that is made or given as a slab.
+    ///
+    /// # Errors
+    /// If PyTorch does not describe it.
+    pub fn of(object: Bound<'py, PyAny>) -> PyResult<Self> {
+        let none = PyTuple::empty(object.py()).unbind();
+        let port = Port {
+            name: "saved".to_owned(),
+            dtype: DType::F32,
+            shape: none.clone_ref(object.py()),
+            strides: none,
+        };
+        let given = Given::traced(&object, &port, "saved tensor")?;
+        Ok(Self { object, given })
+    }
+
+    /// A part, which has this layout.
+    ///
+    /// # Errors
+    /// If the slab is not what the forward graph saved: hooks of autograd may have changed it.
+    pub fn part(&self, part: &SlabPart, layout: &TracedLayout) -> PyResult<Given<'py>> {
+        self.check(part, layout)?;
+        Ok(self.given.part(layout, part.start_bytes))
+    }
+
+    /// The address of a part, if the slab is on this GPU.
+    ///
+    /// # Errors
+    /// As [`RunSlab::part`].
+    pub fn address(&self, part: &SlabPart, layout: &TracedLayout, gpu: i32) -> PyResult<Option<u64>> {
+        self.check(part, layout)?;
+        let is_here = self.given.gpu() == Some(gpu);
+        Ok(is_here.then(|| self.given.address() + part.start_bytes as u64))
+    }
+
+    fn check(&self, part: &SlabPart, layout: &TracedLayout) -> PyResult<()> {
+        let (dtype, given) = (layout.dtype, &self.given);
+        let is_saved = given.library == Library::Torch && given.dtype() == dtype;
+        let is_line = matches!((given.shape(), given.strides()), ([len], [1])
+            if len * dtype.size_bytes() >= part.end_bytes);
+        if is_saved && is_line {
+            return Ok(());
+        }
+        let text = format!(
+            "a tensor that was saved for the backward graph has elements of {} and the shape {:?}; it was saved as one line of {dtype}: \
+             hooks of saved tensors must give back what they were given",
+            given.dtype(),
+            given.shape()
+        );
+        Err(errors::input(self.object.py(), &text))
+    }
 }

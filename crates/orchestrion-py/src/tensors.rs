@@ -209,6 +209,11 @@ impl<'py> Given<'py> {
         ))
     }
 
+    /// A tensor in the memory of this one, so many bytes behind its start.
+    pub fn part(&self, layout: &TracedLayout, start_bytes: usize) -> Self {
+        Self { described: self.described.part(&layout.layout, start_bytes), ..*self }
+    }
+
     /// The addresses that it reaches.
     pub fn extent(&self) -> Option<Range<usize>> {
         extent(self.dtype, self.described.shape(), self.described.strides(), self.described.start().addr())
@@ -522,7 +527,7 @@ impl<'py> Allocator<'py> {
 }
 
 /// A function for code that PyTorch compiles; not all versions have each.
-pub fn inductor_function(
+fn inductor_function(
     py: Python<'_>,
     known: &'static PyOnceLock<Option<Py<PyAny>>>,
     name: &str,
@@ -597,6 +602,11 @@ impl<'py> OnGpuFinder<'py> {
     /// For the GPU of this number.
     pub fn new(gpu: usize) -> Self {
         Self { gpu: i32::try_from(gpu).unwrap_or(i32::MAX), last: None }
+    }
+
+    /// The number of the GPU.
+    pub fn gpu(&self) -> i32 {
+        self.gpu
     }
 
     /// The address of a tensor that lies so, on this GPU; `None` for any other.

@@ -30,8 +30,9 @@ from orchestrion.torch._bags import replace_regular_bags
 from orchestrion.torch._complex import replace_complex
 from orchestrion.torch._document import DocumentError, source_line, target_name
 from orchestrion.torch._layouts import can_report, report_saved, saved_images, take_saved
-from orchestrion.torch._placement import CPU, graph_device, host_calls
+from orchestrion.torch._placement import CPU, graph_device, host_calls, tensors_of
 from orchestrion.torch._report import GraphReport
+from orchestrion.torch._saved import is_of_slab, pack_saved
 from orchestrion.torch._support import is_random, is_supported
 from orchestrion.torch._unit import Unit
 
@@ -204,7 +205,19 @@ class _Compiler:
         from torch._functorch.partitioners import min_cut_rematerialization_partition
 
         self._returned = num_fwd_outputs
-        return min_cut_rematerialization_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **how)
+        forward, backward = min_cut_rematerialization_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **how)
+        if self._is_whole(forward) and self._is_whole(backward):
+            pack_saved(forward, backward, num_fwd_outputs, graph_device(forward), self._saved_images(forward))
+        return forward, backward
+
+    def _is_whole(self, gm: GraphModule) -> bool:
+        """True if a graph will be compiled as a whole, as far as can be told before."""
+        if _is_dynamic(gm) or any(tensor.is_complex() for node in gm.graph.nodes for tensor in tensors_of(node)):
+            return False
+        try:
+            return not _left(gm, graph_device(gm), self._options).calls and _is_writable(gm)
+        except DocumentError:
+            return False
 
     def compiling(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
         """A function for graphs of this kind."""
@@ -212,14 +225,13 @@ class _Compiler:
         def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             if _is_dynamic(gm):
                 return _boxed(_Sizes(gm, kind, self._options))
-            returned = self._returned if kind == "forward" else None
-            images = self._saved_images(gm) if returned is not None else {}
+            images = self._saved_images(gm) if kind == "forward" else {}
             if kind == "backward":
                 take_saved(gm, example_inputs)
             # The tracer's mode would make constants and weights fake.
             with unset_fake_temporarily():
                 frozen = _frozen(gm, self._weights) if self._weights and kind == "inference" else {}
-                compiled = compiled_graph(gm, kind, self._options, frozen, returned=returned, images=images)
+                compiled = compiled_graph(gm, kind, self._options, frozen, images=images)
             if images and isinstance(compiled, Unit):
                 report_saved(gm, images)
             return _boxed(compiled)
@@ -285,40 +297,36 @@ def compiled_graph(
     options: Options,
     frozen: dict[str, torch.Tensor] | None = None,
     work: Work = Work(),
-    returned: int | None = None,
     images: Mapping[int, torch.Tensor] | None = None,
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """A graph of concrete sizes as a function of its inputs; parts that are not supported run eagerly.
 
-    :param returned: how many of its outputs the caller gets; those after them are only saved. None: all.
     :param images: outputs that are made with other strides than they were traced with, if the whole graph is compiled, by position.
     """
     start = time.perf_counter()
     replace_complex(gm)
-    calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
+    calls = _calls(gm)
     entry = GraphReport(kind, len(calls), 0, 0)
     try:
         if not calls:
             return _eager(gm)
         device = graph_device(gm)
-        is_taken = functools.partial(_is_taken, options=options)
-        on_host = frozenset() if device == CPU else host_calls(gm, is_taken)
-        unsupported = [node for node in calls if node in on_host or not is_taken(node)]
+        left = _left(gm, device, options)
         native = options.native(device, work)
-        if not unsupported and _is_writable(gm):
-            unit = Unit(gm, native, frozen, work.watch, returned, images)
+        if not left.calls and _is_writable(gm):
+            unit = Unit(gm, native, frozen, work.watch, images)
             entry.compiled, entry.partitions = len(calls), 1
             entry.changed, entry.in_place = unit.changed, unit.in_place
             entry.add_unit(unit)
             return unit
-        for node in unsupported:
+        for node in left.calls:
             count, line = entry.eager.get(target_name(node), (0, source_line(node)))
             entry.eager[target_name(node)] = (count + 1, line)
         if options.strict:
             entry.reason = "parts are not supported"
             return _given_up(gm, entry, options)
         _warn(entry)
-        return _partitioned(gm, entry, options, on_host, native, work)
+        return _partitioned(gm, entry, options, left.on_host, native, work)
     except (Error, DocumentError) as error:
         if options.strict or isinstance(error, InternalError):
             raise
@@ -328,6 +336,28 @@ def compiled_graph(
     finally:
         entry.seconds = time.perf_counter() - start
         _report.add(entry)
+
+
+def _calls(gm: GraphModule) -> list[Node]:
+    """The calls that compute."""
+    calls = (node for node in gm.graph.nodes if node.op == "call_function" and node.target is not operator.getitem)
+    return [node for node in calls if not is_of_slab(node)]
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What of a graph is left to eager."""
+
+    #: Calls that are not compiled.
+    calls: list[Node]
+    #: Those of them whose results the host needs.
+    on_host: frozenset[Node]
+
+
+def _left(gm: GraphModule, device: torch.device, options: Options) -> _Left:
+    is_taken = functools.partial(_is_taken, options=options)
+    on_host: frozenset[Node] = frozenset() if device == CPU else host_calls(gm, is_taken)
+    return _Left([node for node in _calls(gm) if node in on_host or not is_taken(node)], on_host)
 
 
 def _is_taken(node: Node, options: Options) -> bool:

@@ -11,13 +11,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import torch
 from torch.fx import GraphModule
 
 from orchestrion import _native
 from orchestrion.torch._document import DTYPES, DocumentError, document
+from orchestrion.torch._saved import opened
 
 _LOG = logging.getLogger("orchestrion.torch")
 
@@ -31,6 +32,10 @@ _Alias = tuple[int, list[int], list[int], int, bool]
 #: An output in memory of its own: shape, strides, element type, and the order of dimensions in which it lies without gaps, if there is
 #: one but row-major.
 _Made = tuple[list[int], list[int], str, list[int] | None]
+#: An output; a number: it is the output of that position; None: it is none.
+_Output = Union[_Alias, _Made, int, None]
+#: A slab: element type, elements, and its parts with the elements before each.
+_SlabOutput = tuple[str, int, list[tuple[_Made, int]]]
 
 
 class Unit:
@@ -47,38 +52,41 @@ class Unit:
         options: Mapping[str, Any],
         fixed: Mapping[str, torch.Tensor] | None = None,
         watch: Watch | None = None,
-        returned: int | None = None,
         images: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
         """
-        :param returned: how many outputs the caller gets; those after them are only saved, and may share memory. None: all.
         :param images: outputs that have the strides of these tensors, not those of the graph, by position.
         """
+        open_graph = opened(gm)
+        gm = open_graph.gm
         doc: dict[str, Any] = document(gm)
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         inputs = [node.meta["val"] for node in placeholders]
+        sources = list(open_graph.inputs)
         #: Where each run draws the seed of its random numbers, if it has any: in a capture as eager's calls do.
         self._seed_device: str | None = None
         if len(doc["inputs"]) > len(inputs):
             self._seed_device = options.get("target", "cpu")
             inputs.append(torch.empty(1, dtype=torch.int64))
+            sources.append((open_graph.given, None))
         [output] = [node for node in gm.graph.nodes if node.op == "output"]
         results = output.args[0]
         values = [results] if isinstance(results, torch.fx.Node) else list(results)
         metas = [None if value is None else value.meta["val"] for value in values]
-        for position, image in (images or {}).items():
+        for position, image in {**(images or {}), **open_graph.images}.items():
             metas[position] = image
         changed = {row["input"] for row in doc["mutations"]}
         plain = [row["name"] for row in doc["inputs"]]
         orders = _enter_dense(doc, inputs)
-        outputs = _plan_outputs(values, metas, inputs, changed, doc)
+        outputs = _plan_outputs(values, metas, inputs, sources, changed, doc)
         self._repeated = outputs.repeated
+        written = [row["input"] for row in doc["mutations"]]
         #: Inputs that each call changes.
-        self._mutations = [row["input"] for row in doc["mutations"]]
-        first = len(outputs.kept) - len(self._mutations)
-        changes = [_change(doc, outputs.kept, first + number, inputs[position], orders[position]) for number, position in enumerate(self._mutations)]
+        self._mutations = [sources[position][0] for position in written]
+        first = len(outputs.kept) - len(written)
+        changes = [_change(doc, outputs.kept, first + number, inputs[position], orders[position]) for number, position in enumerate(written)]
         fixed = fixed or {}
-        given = [(number, order) for number, (name, order) in enumerate(zip(plain, orders)) if name not in fixed]
+        given = [(position, order, start) for name, order, (position, start) in zip(plain, orders, sources) if name not in fixed]
         entered = {
             row["name"]: fixed[name].cpu() if order is None else fixed[name].cpu().permute(*order)
             for row, name, order in zip(doc["inputs"], plain, orders)
@@ -86,15 +94,15 @@ class Unit:
         }
         doc["outputs"] = outputs.kept
         doc["mutations"] = [
-            {"output": first + number, "input": position} for number, position in enumerate(self._mutations)
+            {"output": first + number, "input": position} for number, position in enumerate(written)
         ]
         #: What is compiled: data that can be stored and compiled again without the model.
         self.document = json.dumps(doc).encode()
         #: Keeps the executable for other units of the same graph.
         self._held = _compiled(self.document, dict(options), entered, watch)
         checks_indices = doc.get("index_check") is not None
-        saved_from = len(metas) if returned is None else returned
-        graph = _native.Graph(self._held.native, given, outputs.plan, saved_from, changes, checks_indices)
+        plan = _in_slabs(outputs.plan, open_graph.slabs)
+        graph = _native.Graph(self._held.native, given, plan, changes, checks_indices)
         self._graph, self._run = graph, graph.run
         #: Inputs that each call changes, and those of them that kernels update where they are.
         self.changed, self.in_place = len(changes), graph.in_place
@@ -206,22 +214,45 @@ class _Outputs:
     """How the outputs of a graph are made."""
 
     #: How each is made; None: it is none; a number: it is the output of that position.
-    plan: list[_Alias | _Made | int | None]
+    plan: list[_Output]
     #: The outputs of the document that are left.
     kept: list[Any]
     #: Those whose elements repeat along dimensions, by position: they are made once, and shown with these shapes and strides.
     repeated: dict[int, tuple[list[int], list[int]]]
 
 
+def _in_slabs(plan: Sequence[_Output], slabs: Sequence[tuple[int, list[int]]]) -> list[_Output | _SlabOutput]:
+    """How outputs are made, the last ones as parts of slabs: elements of each slab, and how many stand before each part."""
+    apart = len(plan) - sum(len(starts) for _, starts in slabs)
+    given, rest = list(plan[:apart]), iter(plan[apart:])
+    packed: list[_Output | _SlabOutput] = []
+    for length, starts in slabs:
+        parts = []
+        for start in starts:
+            made = next(rest)
+            assert isinstance(made, tuple) and len(made) == 4, "parts of slabs are made"
+            parts.append((made, start))
+        packed.append((parts[0][0][2], length, parts))
+    return [*given, *packed]
+
+
 def _plan_outputs(
-    values: Sequence[torch.fx.Node | None], metas: Tensors, inputs: Tensors, changed: set[int], doc: dict[str, Any]
+    values: Sequence[torch.fx.Node | None],
+    metas: Tensors,
+    inputs: Tensors,
+    sources: Sequence[tuple[int, int | None]],
+    changed: set[int],
+    doc: dict[str, Any],
 ) -> _Outputs:
+    """
+    :param sources: per input the number of the graph's tensor, and where it begins if it is a part of that.
+    """
     storages = {
         value.untyped_storage()._cdata: position
         for position, value in enumerate(inputs)
-        if isinstance(value, torch.Tensor) and position not in changed
+        if isinstance(value, torch.Tensor) and position not in changed and sources[position][1] is None
     }
-    plan: list[_Alias | _Made | int | None] = []
+    plan: list[_Output] = []
     kept: list[Any] = []
     made: dict[torch.fx.Node, int] = {}
     repeated: dict[int, tuple[list[int], list[int]]] = {}
@@ -236,7 +267,7 @@ def _plan_outputs(
             of = inputs[source]
             offset = int(meta.storage_offset()) - int(of.storage_offset())
             whole = offset == 0 and shape == list(of.shape) and strides == list(of.stride())
-            plan.append((source, shape, strides, offset, whole))
+            plan.append((sources[source][0], shape, strides, offset, whole))
             continue
         first = made.setdefault(value, len(plan))
         if first < len(plan):
