@@ -283,14 +283,14 @@ fn columns_that_are_left_are_one_panel() {
 }
 
 #[test]
-fn operands_larger_than_the_l1_are_copied_by_panels() {
+fn operands_larger_than_half_of_the_l1_are_copied_by_panels() {
     // 64 rows of 64 columns are 16 KiB. Panels of 48 columns (AVX-512) and 24 (AVX2) are narrower, one of 32 is all of it.
     let body = "s0 = load t0 [-] -; s1 = load t1 [-] -; s2 = matmul s0, s1; store s2 [-]";
     for (rows, columns, l1_bytes, is_copied) in [
-        (40, 64, 8 << 10, true),
-        (40, 64, 16 << 10, false),
-        (40, 32, 4 << 10, false),
-        (4, 64, 8 << 10, false),
+        (40, 64, 16 << 10, true),
+        (40, 64, 32 << 10, false),
+        (40, 32, 8 << 10, false),
+        (4, 64, 16 << 10, false),
     ] {
         let graph = kernel(&[&format!("[{rows}, 64]"), &format!("[64, {columns}]")], "[1] loop 1", body);
         let inputs = random_inputs(&graph, 5, 0.3);
@@ -302,6 +302,24 @@ fn operands_larger_than_the_l1_are_copied_by_panels() {
             assert_eq!(text.contains("panel["), is_copied, "{rows} x {columns}, {}\n{text}", target.name);
             assert!(error_of(&graph, &row_major(&graph), &inputs, &target) < 1e-5);
         }
+    }
+}
+
+#[test]
+fn strips_of_rows_share_what_they_prefetch() {
+    // All strips of 128 rows read the same panel; a strip of 4 rows prefetches for itself, a row for each that it reads.
+    let body = "s0 = load t0 [-] -; s1 = load t1 [-] -; s2 = matmul s0, s1; store s2 [-]";
+    for (rows, is_shared) in [(128, true), (4, false)] {
+        let graph = kernel(&[&format!("[{rows}, 64]"), "[64, 64]"], "[1] loop 1", body);
+        let target = CpuTarget { l1_bytes: 32 << 10, ..X86_64_V3 };
+        let text = printed(&graph, &target);
+        let depth_of = |word: &str| {
+            let line = text.lines().find(|line| line.trim().starts_with(word));
+            line.map(|line| line.len() - line.trim_start().len())
+        };
+        let (prefetch, product) = (depth_of("prefetch").unwrap(), depth_of("reg sum_0_0").unwrap());
+        assert_eq!(prefetch == product, is_shared, "{rows}\n{text}");
+        assert!(error_of(&graph, &row_major(&graph), &random_inputs(&graph, 5, 0.3), &target) < 1e-5);
     }
 }
 

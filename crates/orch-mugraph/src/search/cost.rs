@@ -87,6 +87,8 @@ pub struct SearchDevice {
     pub cores: usize,
     /// Bytes of tiles that a block may hold.
     pub tile_bytes: usize,
+    /// Tiles of a load in a loop that a block holds: two where the next one is loaded while one is used.
+    pub load_stages: usize,
     /// Memory bandwidth in bytes per microsecond.
     pub memory_bytes_per_us: f64,
     /// Bandwidth of the shared cache in bytes per microsecond.
@@ -153,6 +155,7 @@ impl Default for SearchDevice {
         SearchDevice {
             cores: 132,
             tile_bytes: 160 << 10,
+            load_stages: 2,
             memory_bytes_per_us: 4.3e6,
             cache_bytes_per_us: 1.0e7,
             cache_bytes: 32 << 20,
@@ -425,7 +428,7 @@ impl Totals {
         let bytes = extents.elems(&sketch.dims[at]) * element_bytes;
         if !(is_given && is_streamed) {
             // Tiles of the next iteration are loaded while this one runs.
-            let stages = if sketch.in_loop[at] { 2 } else { 1 };
+            let stages = if sketch.in_loop[at] { device.load_stages } else { 1 };
             self.loaded_bytes += stages * bytes;
             self.held_bytes += stages * bytes;
         }
@@ -466,7 +469,7 @@ impl Totals {
         // On a GPU what the iteration multiplies, as scores, is in registers as well.
         match device.accumulator_bytes > 0 {
             true => self.accumulator_bytes += elems * device.partial_bytes,
-            false => self.held_bytes += 2 * (elems * device.element_bytes),
+            false => self.held_bytes += elems * device.partial_bytes,
         }
         let k = sketch.dims[args[0]].last().map_or(1, |dim| extents.dim(*dim));
         let m = dims.iter().rev().nth(1).map_or(1, |dim| extents.dim(*dim));

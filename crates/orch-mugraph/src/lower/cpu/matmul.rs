@@ -161,15 +161,15 @@ impl CpuBlockEmitter<'_> {
     }
 
     /// True if panels of a right operand are copied before they are multiplied by several strips of rows: where its lines are far apart, or
-    /// it is larger than L1 and panels are narrower than its lines, so that they use a part of L1's sets only.
+    /// it is larger than half of L1 and panels are narrower than its lines, so that they use a part of L1's sets only.
     fn suits_copying(&self, shape: &[Extent], k: &Extent, rhs: &TileView) -> bool {
         let rank = shape.len();
         let (rows, vectors) = self.register_tile(shape, Some(rhs));
         let line = rhs.strides[rank - 2];
         let is_narrow = vectors * self.lanes < line;
-        let exceeds_l1 = k.full * line * size_of::<f32>() > self.target.l1_bytes;
+        let exceeds_half = 2 * k.full * line * size_of::<f32>() > self.target.l1_bytes;
         shape[rank - 2].full.div_ceil(rows) >= COPYING_STRIPS
-            && (line >= FAR_APART || is_narrow && exceeds_l1)
+            && (line >= FAR_APART || is_narrow && exceeds_half)
     }
 
     /// Rows and vectors of the register tile that suits a result, of a right operand that may be read where it lies.
@@ -257,6 +257,7 @@ impl CpuBlockEmitter<'_> {
             };
             sums.push((0..panel.lane.count).map(declare).collect());
         }
+        body.extend(self.ahead_of_strip(product, panel, (row, rows)));
         body.push(self.terms(product, panel, row, &sums));
         body.extend(self.finished(product, panel, row, &sums));
         body
@@ -276,7 +277,9 @@ impl CpuBlockEmitter<'_> {
                 self.program.exprs.var(name)
             })
             .collect();
-        body.extend(self.ahead(product, panel, term));
+        if self.shared_terms(product, sums.len()).is_none() {
+            body.extend(self.ahead(product, panel, term));
+        }
         let rank = product.lhs.strides.len();
         let (between, step) = (product.lhs.strides[rank - 2], product.lhs.strides[rank - 1]);
         let exprs = &mut self.program.exprs;
@@ -298,6 +301,36 @@ impl CpuBlockEmitter<'_> {
             }
         }
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
+    }
+
+    /// How many rows of what comes next each strip of rows prefetches before its loop, if there are enough strips to share them; otherwise
+    /// each prefetches all, one for each row that it reads.
+    fn shared_terms(&self, product: &MatmulStep, rows: usize) -> Option<usize> {
+        let shape = &self.plan.nodes[product.node].shape;
+        let strips = shape[shape.len() - 2].full.div_ceil(rows);
+        let terms = product.terms.2.div_ceil(strips);
+        (terms <= MOST_SHARED_TERMS).then_some(terms)
+    }
+
+    /// The prefetches of a strip of rows, if strips share them.
+    fn ahead_of_strip(
+        &mut self,
+        product: &MatmulStep,
+        panel: Panel,
+        (row, rows): (ExprId, usize),
+    ) -> Vec<Stmt> {
+        let Some(terms) = self.shared_terms(product, rows) else { return Vec::new() };
+        let exprs = &mut self.program.exprs;
+        let rows = exprs.index(rows as i64);
+        let strip = exprs.floor_div(row, rows);
+        let before = exprs.mul_const(strip, terms as i64);
+        let first = exprs.add2(product.terms.0, before);
+        let mut out = Vec::new();
+        for number in 0..terms {
+            let term = self.program.exprs.add_const(first, number as i64);
+            out.extend(self.ahead(product, panel, term));
+        }
+        out
     }
 
     /// Prefetches what is read after row `k` of a panel in memory: row `k` of the next panel but one, or the next
@@ -449,6 +482,9 @@ impl CpuBlockEmitter<'_> {
 
 /// Most rows for which products are computed one by one where the right operand is transposed.
 const FEW_ROWS: usize = 4;
+
+/// Rows of what comes next that a strip prefetches at once, at most.
+const MOST_SHARED_TERMS: usize = 4;
 
 /// Multiply-adds in the time of a load of a vector of a right operand in memory whose rows are far apart: each strip of rows loads all of
 /// them, and L1 has not kept what the strip before loaded. `8 x 4096` by `4096 x 4096` takes a Zen 5 10.8 ms in strips of four rows,

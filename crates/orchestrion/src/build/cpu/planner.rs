@@ -137,6 +137,7 @@ impl Planner for Cpu {
         let machine = SearchDevice {
             cores: figures.threads as usize,
             tile_bytes: l2_bytes / 2,
+            load_stages: 1,
             memory_bytes_per_us: GIGA_TO_MICRO * figures.memory_gbs_all,
             cache_bytes_per_us: GIGA_TO_MICRO * figures.l2_gbs_core * threads,
             cache_bytes: l2_bytes * figures.threads as usize,
