@@ -200,13 +200,14 @@ impl Call {
 
     /// A shape.
     pub fn dims(&self, name: &str) -> Result<Shape, Refusal> {
+        checked(self.counts(name)?)
+    }
+
+    /// A list of integers that are not negative. Only of a shape is their product a number of elements.
+    pub fn counts(&self, name: &str) -> Result<Vec<usize>, Refusal> {
         let ints = self.ints(name)?;
-        let dims: Option<Vec<usize>> = ints.iter().map(|&extent| usize::try_from(extent).ok()).collect();
-        match dims {
-            Some(dims) => checked(dims),
-            None => expected(name, self.get(name), "a shape")
-                .or_else(|_: Refusal| invalid(format!("a shape {ints:?}"))),
-        }
+        let counts: Option<Vec<usize>> = ints.iter().map(|&count| usize::try_from(count).ok()).collect();
+        counts.ok_or_else(|| Refusal::Invalid(format!("{name} is {ints:?}")))
     }
 
     /// `count` non-negative integers, given as so many or as one for all. The bound keeps sums of extents far from overflow.

@@ -66,6 +66,23 @@ fn all_problems_are_told_at_once() {
 }
 
 #[test]
+fn sizes_of_parts_are_no_shape() {
+    // The anchors of a detector on five scales: as a shape they would hold 4.6 * 2^57 elements.
+    let sizes = [43_200, 10_800, 2_700, 675, 192];
+    let all = sizes.iter().sum();
+    let results = sizes.map(|size| json!({"dtype": "f32", "shape": [size], "strides": [1]}));
+    let split = json!({
+        "name": "parts", "target": "aten.split_with_sizes.default", "args": [value("x"), sizes, 0], "results": results, "where": "",
+    });
+    let outputs = [1, 4].map(|index| json!({"value": "parts", "index": index, "strides": [1]}));
+    let document = document(json!([input("x", "f32", &[all])]), json!([split]), json!(outputs));
+    let x: Vec<f32> = (0..all).map(|at| at as f32).collect();
+    let results = run(&document, &[Tensor::from_vec([all], x)]);
+    assert_eq!((results[0][0], results[0].len()), (43_200.0, 10_800));
+    assert_eq!((results[1][0], results[1].len()), (57_375.0, 192));
+}
+
+#[test]
 fn other_formats_and_versions_are_refused() {
     let reason = |text: &str| import(text.as_bytes()).expect_err("no document").0[0].reason.clone();
     assert_eq!(reason("{}"), Reason::Format { given: String::new() });

@@ -204,11 +204,11 @@ pub(super) fn sliced(call: &Call, x: &Val) -> Result<(usize, (usize, i64, usize)
 
 fn split_with_sizes(emitter: &mut Emitter, call: &Call) -> Applied {
     let x = call.tensor("self")?;
-    let sizes = call.dims("split_sizes")?;
+    let sizes = call.counts("split_sizes")?;
     let axis = call.axis("dim", 0, x.rank())?;
     let total = sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size));
     if x.shape.get(axis).copied() != total {
-        return invalid(format!("axis {axis} of {} is split into {sizes}", x.describe()));
+        return invalid(format!("axis {axis} of {} is split into {sizes:?}", x.describe()));
     }
     parts(emitter, x, axis, &sizes)
 }
