@@ -35,13 +35,18 @@ pub struct PyGraph {
 struct Input {
     /// Which of the graph's tensors it is, or is a part of.
     position: usize,
-    /// Where it is, if it is a part of a slab.
-    part: Option<SlabPart>,
     /// The order of its dimensions in which the executable reads it.
     order: Option<Vec<usize>>,
-    /// How it lies, unless the caller's tensor is to be copied first.
-    layout: Option<TracedLayout>,
+    place: Place,
     port: Port,
+}
+
+/// Where a tensor is.
+enum Place {
+    /// In memory of its own, where it lies so; none if it has gaps, so that it is copied.
+    Own(Option<TracedLayout>),
+    /// In a slab.
+    Part(SlabPart),
 }
 
 /// An output of the graph.
@@ -63,10 +68,7 @@ struct MadeOutput {
     port: Port,
     /// The order of its dimensions in which the executable has it.
     order: Option<Vec<usize>>,
-    /// How it lies, unless it has gaps.
-    layout: Option<TracedLayout>,
-    /// Where it is, if it is a part of a slab.
-    part: Option<SlabPart>,
+    place: Place,
 }
 
 /// A new value of one of the graph's tensors.
@@ -135,17 +137,17 @@ impl PyGraph {
         let inputs = inputs.into_iter().zip(&ports.inputs).map(|((position, order, start), port)| {
             let ordered: Vec<usize> = port.shape.bind(py).extract()?;
             let layout = TracedLayout::of(port.dtype, ordered, order.as_deref());
-            let part = match start {
-                None => None,
+            let place = match start {
+                None => Place::Own(layout),
                 Some(start) => {
                     let slab = given_slabs.iter().position(|given| *given == position).unwrap_or_else(|| {
                         given_slabs.push(position);
                         given_slabs.len() - 1
                     });
-                    Some(part_of(py, slab, start, layout.as_ref())?)
+                    part_of(py, slab, start, layout)?
                 }
             };
-            Ok(Input { position, part, order, layout, port: port.clone_ref(py) })
+            Ok(Input { position, order, place, port: port.clone_ref(py) })
         });
         let inputs = inputs.collect::<PyResult<_>>()?;
         let mut made_slabs = Vec::new();
@@ -166,13 +168,16 @@ impl PyGraph {
                     is_whole,
                 },
                 Some(OutputSpec::Made(made)) => Output::Made(MadeOutput::of(py, made)?),
+                Some(OutputSpec::Slab((_, _, parts))) if parts.is_empty() => {
+                    return Err(errors::exception(py, Error::Internal("a slab without parts".to_owned())));
+                }
                 Some(OutputSpec::Slab((dtype, len, parts))) => {
                     made_slabs.push(Slab::new(py, dtype_of(py, &dtype)?, len)?);
                     let slab = made_slabs.len() - 1;
                     let parts = parts.into_iter().map(|(made, start)| {
                         let made = MadeOutput::of(py, made)?;
-                        let part = part_of(py, slab, start, made.layout.as_ref())?;
-                        Ok(MadeOutput { part: Some(part), ..made })
+                        let Place::Own(layout) = made.place else { return Ok(made) };
+                        Ok(MadeOutput { place: part_of(py, slab, start, layout)?, ..made })
                     });
                     Output::Slab(parts.collect::<PyResult<_>>()?)
                 }
@@ -248,9 +253,11 @@ impl PyGraph {
         let given_slabs = self.given_slabs(py, objects)?;
         let inputs: Vec<Given<'py>> = (self.inputs.iter())
             .map(|input| {
-                let given = match (&input.part, &input.layout) {
-                    (Some(part), Some(layout)) => given_slabs[part.slab].part(part, layout)?,
-                    _ => Given::traced(among(py, objects, input.position)?, &input.port, "input")?,
+                let given = match &input.place {
+                    Place::Part(part) => given_slabs[part.slab].part(part)?,
+                    Place::Own(_) => {
+                        Given::traced(among(py, objects, input.position)?, &input.port, "input")?
+                    }
                 };
                 given.check_device(&input.port, "input")?;
                 Ok(given)
@@ -274,12 +281,12 @@ impl PyGraph {
         let allocator = Allocator::new(py, None)?;
         let slabs = self.allocate_slabs(&allocator)?;
         for (_, output) in self.made().enumerate().filter(|(number, _)| input_of(*number).is_none()) {
-            let (object, given) = match (&output.part, &output.layout) {
-                (Some(part), Some(layout)) => {
+            let (object, given) = match &output.place {
+                Place::Part(part) => {
                     let slab = &slabs[part.slab];
-                    (slab.object.clone(), slab.part(part, layout)?)
+                    (slab.object.clone(), slab.part(part)?)
                 }
-                _ => {
+                Place::Own(_) => {
                     let object = allocator.empty(&output.port)?;
                     let given = Given::traced(&object, &output.port, "output")?;
                     (object, given)
@@ -335,18 +342,19 @@ impl PyGraph {
         let mut inputs: Vec<RunTensor<'_, 'py>> = (self.inputs.iter())
             .map(|input| {
                 let object = among(py, objects, input.position)?;
-                if let Some(layout) = &input.layout {
-                    let address = match &input.part {
-                        Some(part) => given_slabs[part.slab].address(part, layout, finder.gpu())?,
-                        None => finder.address(object, layout)?,
-                    };
-                    if let Some(address) = address {
-                        return Ok(RunTensor::known(object.clone(), &input.port, layout, address));
+                let known = match &input.place {
+                    Place::Part(part) => {
+                        Some((given_slabs[part.slab].address(part, finder.gpu())?, &part.layout))
                     }
+                    Place::Own(Some(layout)) => Some((finder.address(object, layout)?, layout)),
+                    Place::Own(None) => None,
+                };
+                if let Some((Some(address), layout)) = known {
+                    return Ok(RunTensor::known(object.clone(), &input.port, layout, address));
                 }
-                let given = match (&input.part, &input.layout) {
-                    (Some(part), Some(layout)) => given_slabs[part.slab].part(part, layout)?,
-                    _ => Given::traced(object, &input.port, "input")?,
+                let given = match &input.place {
+                    Place::Part(part) => given_slabs[part.slab].part(part)?,
+                    Place::Own(_) => Given::traced(object, &input.port, "input")?,
                 };
                 device::input(object, given, &input.port, input.order.as_deref(), ordinal)
             })
@@ -429,17 +437,12 @@ impl PyGraph {
     }
 }
 
-/// Where a tensor is in a slab.
-fn part_of(
-    py: Python<'_>,
-    slab: usize,
-    start_elems: usize,
-    layout: Option<&TracedLayout>,
-) -> PyResult<SlabPart> {
+/// The place of a tensor in a slab.
+fn part_of(py: Python<'_>, slab: usize, start_elems: usize, layout: Option<TracedLayout>) -> PyResult<Place> {
     let layout = layout.ok_or_else(|| {
         errors::exception(py, Error::Internal("a part of a slab has gaps between its elements".to_owned()))
     })?;
-    SlabPart::new(py, slab, start_elems, layout)
+    SlabPart::new(py, slab, start_elems, layout).map(Place::Part)
 }
 
 /// A type by its name.
@@ -471,7 +474,7 @@ impl MadeOutput {
         let layout = layout.filter(|layout| layout.has_strides(&strides));
         let (shape, strides) = (PyTuple::new(py, shape)?.unbind(), PyTuple::new(py, strides)?.unbind());
         let port = Port { name: "output".to_owned(), dtype, shape, strides };
-        Ok(Self { port, order, layout, part: None })
+        Ok(Self { port, order, place: Place::Own(layout) })
     }
 
     /// The tensor for one run on a GPU.
@@ -481,25 +484,24 @@ impl MadeOutput {
         slabs: &[RunSlab<'py>],
         finder: &mut OnGpuFinder<'py>,
     ) -> PyResult<RunTensor<'a, 'py>> {
-        let Some(layout) = &self.layout else {
-            return RunTensor::made(allocator.empty(&self.port)?, &self.port, self.order.as_deref());
-        };
-        let object = match &self.part {
-            Some(part) => slabs[part.slab].object.clone(),
-            None => allocator.empty(&self.port)?,
-        };
-        let address = match &self.part {
-            Some(part) => slabs[part.slab].address(part, layout, finder.gpu())?,
-            None => finder.address(&object, layout)?,
-        };
-        match address {
-            Some(address) => Ok(RunTensor::known(object, &self.port, layout, address)),
-            None if self.part.is_none() => RunTensor::made(object, &self.port, self.order.as_deref()),
-            None => {
-                let text = "memory for what is saved is not on the GPU of the run".to_owned();
-                Err(errors::exception(allocator.py(), Error::Internal(text)))
+        let layout = match &self.place {
+            Place::Part(part) => {
+                let slab = &slabs[part.slab];
+                let address = slab.address(part, finder.gpu())?.ok_or_else(|| {
+                    let text = "memory for what is saved is not on the GPU of the run".to_owned();
+                    errors::exception(allocator.py(), Error::Internal(text))
+                })?;
+                return Ok(RunTensor::known(slab.object.clone(), &self.port, &part.layout, address));
             }
+            Place::Own(layout) => layout,
+        };
+        let object = allocator.empty(&self.port)?;
+        if let Some(layout) = layout
+            && let Some(address) = finder.address(&object, layout)?
+        {
+            return Ok(RunTensor::known(object, &self.port, layout, address));
         }
+        RunTensor::made(object, &self.port, self.order.as_deref())
     }
 }
 

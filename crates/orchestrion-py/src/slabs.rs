@@ -15,10 +15,11 @@ pub struct Slab {
 }
 
 /// Where a tensor is in a slab.
-#[derive(Clone, Copy)]
 pub struct SlabPart {
     /// Which of the slabs that are given or made.
     pub slab: usize,
+    /// How it lies.
+    pub layout: TracedLayout,
     /// Bytes before its first element.
     start_bytes: usize,
     /// Bytes before the first element after it.
@@ -56,14 +57,14 @@ impl SlabPart {
     ///
     /// # Errors
     /// If it ends beyond all memory.
-    pub fn new(py: Python<'_>, slab: usize, start_elems: usize, layout: &TracedLayout) -> PyResult<Self> {
+    pub fn new(py: Python<'_>, slab: usize, start_elems: usize, layout: TracedLayout) -> PyResult<Self> {
         let elem_bytes = layout.dtype.size_bytes();
         let len = layout.ordered.iter().try_fold(1usize, |len, &size| len.checked_mul(size));
         let end = len.and_then(|len| len.checked_add(start_elems)?.checked_mul(elem_bytes));
         let end_bytes = end.ok_or_else(|| {
             errors::exception(py, Error::Internal("a part of a slab ends beyond all memory".to_owned()))
         })?;
-        Ok(Self { slab, start_bytes: start_elems * elem_bytes, end_bytes })
+        Ok(Self { slab, layout, start_bytes: start_elems * elem_bytes, end_bytes })
     }
 }
 
@@ -84,27 +85,27 @@ impl<'py> RunSlab<'py> {
         Ok(Self { object, given })
     }
 
-    /// A part, which has this layout.
+    /// A part.
     ///
     /// # Errors
     /// If the slab is not what the forward graph saved: hooks of autograd may have changed it.
-    pub fn part(&self, part: &SlabPart, layout: &TracedLayout) -> PyResult<Given<'py>> {
-        self.check(part, layout)?;
-        Ok(self.given.part(layout, part.start_bytes))
+    pub fn part(&self, part: &SlabPart) -> PyResult<Given<'py>> {
+        self.check(part)?;
+        Ok(self.given.part(&part.layout, part.start_bytes))
     }
 
     /// The address of a part, if the slab is on this GPU.
     ///
     /// # Errors
     /// As [`RunSlab::part`].
-    pub fn address(&self, part: &SlabPart, layout: &TracedLayout, gpu: i32) -> PyResult<Option<u64>> {
-        self.check(part, layout)?;
+    pub fn address(&self, part: &SlabPart, gpu: i32) -> PyResult<Option<u64>> {
+        self.check(part)?;
         let is_here = self.given.gpu() == Some(gpu);
         Ok(is_here.then(|| self.given.address() + part.start_bytes as u64))
     }
 
-    fn check(&self, part: &SlabPart, layout: &TracedLayout) -> PyResult<()> {
-        let (dtype, given) = (layout.dtype, &self.given);
+    fn check(&self, part: &SlabPart) -> PyResult<()> {
+        let (dtype, given) = (part.layout.dtype, &self.given);
         let is_saved = given.library == Library::Torch && given.dtype() == dtype;
         let is_line = matches!((given.shape(), given.strides()), ([len], [1])
             if len * dtype.size_bytes() >= part.end_bytes);
