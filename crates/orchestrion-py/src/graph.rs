@@ -37,12 +37,12 @@ struct Input {
     position: usize,
     /// The order of its dimensions in which the executable reads it.
     order: Option<Vec<usize>>,
-    place: Place,
+    memory: TensorMemory,
     port: Port,
 }
 
-/// Where a tensor is.
-enum Place {
+/// The memory of a tensor.
+enum TensorMemory {
     /// In memory of its own, where it lies so; none if it has gaps, so that it is copied.
     Own(Option<TracedLayout>),
     /// In a slab.
@@ -68,7 +68,7 @@ struct MadeOutput {
     port: Port,
     /// The order of its dimensions in which the executable has it.
     order: Option<Vec<usize>>,
-    place: Place,
+    memory: TensorMemory,
 }
 
 /// A new value of one of the graph's tensors.
@@ -137,8 +137,8 @@ impl PyGraph {
         let inputs = inputs.into_iter().zip(&ports.inputs).map(|((position, order, start), port)| {
             let ordered: Vec<usize> = port.shape.bind(py).extract()?;
             let layout = TracedLayout::of(port.dtype, ordered, order.as_deref());
-            let place = match start {
-                None => Place::Own(layout),
+            let memory = match start {
+                None => TensorMemory::Own(layout),
                 Some(start) => {
                     let slab = given_slabs.iter().position(|given| *given == position).unwrap_or_else(|| {
                         given_slabs.push(position);
@@ -147,7 +147,7 @@ impl PyGraph {
                     part_of(py, slab, start, layout)?
                 }
             };
-            Ok(Input { position, order, place, port: port.clone_ref(py) })
+            Ok(Input { position, order, memory, port: port.clone_ref(py) })
         });
         let inputs = inputs.collect::<PyResult<_>>()?;
         let mut made_slabs = Vec::new();
@@ -176,8 +176,8 @@ impl PyGraph {
                     let slab = made_slabs.len() - 1;
                     let parts = parts.into_iter().map(|(made, start)| {
                         let made = MadeOutput::of(py, made)?;
-                        let Place::Own(layout) = made.place else { return Ok(made) };
-                        Ok(MadeOutput { place: part_of(py, slab, start, layout)?, ..made })
+                        let TensorMemory::Own(layout) = made.memory else { return Ok(made) };
+                        Ok(MadeOutput { memory: part_of(py, slab, start, layout)?, ..made })
                     });
                     Output::Slab(parts.collect::<PyResult<_>>()?)
                 }
@@ -253,9 +253,9 @@ impl PyGraph {
         let given_slabs = self.given_slabs(py, objects)?;
         let inputs: Vec<Given<'py>> = (self.inputs.iter())
             .map(|input| {
-                let given = match &input.place {
-                    Place::Part(part) => given_slabs[part.slab].part(part)?,
-                    Place::Own(_) => {
+                let given = match &input.memory {
+                    TensorMemory::Part(part) => given_slabs[part.slab].part(part)?,
+                    TensorMemory::Own(_) => {
                         Given::traced(among(py, objects, input.position)?, &input.port, "input")?
                     }
                 };
@@ -281,12 +281,12 @@ impl PyGraph {
         let allocator = Allocator::new(py, None)?;
         let slabs = self.allocate_slabs(&allocator)?;
         for (_, output) in self.made().enumerate().filter(|(number, _)| input_of(*number).is_none()) {
-            let (object, given) = match &output.place {
-                Place::Part(part) => {
+            let (object, given) = match &output.memory {
+                TensorMemory::Part(part) => {
                     let slab = &slabs[part.slab];
                     (slab.object.clone(), slab.part(part)?)
                 }
-                Place::Own(_) => {
+                TensorMemory::Own(_) => {
                     let object = allocator.empty(&output.port)?;
                     let given = Given::traced(&object, &output.port, "output")?;
                     (object, given)
@@ -342,19 +342,19 @@ impl PyGraph {
         let mut inputs: Vec<RunTensor<'_, 'py>> = (self.inputs.iter())
             .map(|input| {
                 let object = among(py, objects, input.position)?;
-                let known = match &input.place {
-                    Place::Part(part) => {
+                let known = match &input.memory {
+                    TensorMemory::Part(part) => {
                         Some((given_slabs[part.slab].address(part, finder.gpu())?, &part.layout))
                     }
-                    Place::Own(Some(layout)) => Some((finder.address(object, layout)?, layout)),
-                    Place::Own(None) => None,
+                    TensorMemory::Own(Some(layout)) => Some((finder.address(object, layout)?, layout)),
+                    TensorMemory::Own(None) => None,
                 };
                 if let Some((Some(address), layout)) = known {
                     return Ok(RunTensor::known(object.clone(), &input.port, layout, address));
                 }
-                let given = match &input.place {
-                    Place::Part(part) => given_slabs[part.slab].part(part)?,
-                    Place::Own(_) => Given::traced(object, &input.port, "input")?,
+                let given = match &input.memory {
+                    TensorMemory::Part(part) => given_slabs[part.slab].part(part)?,
+                    TensorMemory::Own(_) => Given::traced(object, &input.port, "input")?,
                 };
                 device::input(object, given, &input.port, input.order.as_deref(), ordinal)
             })
@@ -437,12 +437,17 @@ impl PyGraph {
     }
 }
 
-/// The place of a tensor in a slab.
-fn part_of(py: Python<'_>, slab: usize, start_elems: usize, layout: Option<TracedLayout>) -> PyResult<Place> {
+/// The memory of a part of a slab.
+fn part_of(
+    py: Python<'_>,
+    slab: usize,
+    start_elems: usize,
+    layout: Option<TracedLayout>,
+) -> PyResult<TensorMemory> {
     let layout = layout.ok_or_else(|| {
         errors::exception(py, Error::Internal("a part of a slab has gaps between its elements".to_owned()))
     })?;
-    SlabPart::new(py, slab, start_elems, layout).map(Place::Part)
+    SlabPart::new(py, slab, start_elems, layout).map(TensorMemory::Part)
 }
 
 /// A type by its name.
@@ -474,7 +479,7 @@ impl MadeOutput {
         let layout = layout.filter(|layout| layout.has_strides(&strides));
         let (shape, strides) = (PyTuple::new(py, shape)?.unbind(), PyTuple::new(py, strides)?.unbind());
         let port = Port { name: "output".to_owned(), dtype, shape, strides };
-        Ok(Self { port, order, place: Place::Own(layout) })
+        Ok(Self { port, order, memory: TensorMemory::Own(layout) })
     }
 
     /// The tensor for one run on a GPU.
@@ -484,8 +489,8 @@ impl MadeOutput {
         slabs: &[RunSlab<'py>],
         finder: &mut OnGpuFinder<'py>,
     ) -> PyResult<RunTensor<'a, 'py>> {
-        let layout = match &self.place {
-            Place::Part(part) => {
+        let layout = match &self.memory {
+            TensorMemory::Part(part) => {
                 let slab = &slabs[part.slab];
                 let address = slab.address(part, finder.gpu())?.ok_or_else(|| {
                     let text = "memory for what is saved is not on the GPU of the run".to_owned();
@@ -493,7 +498,7 @@ impl MadeOutput {
                 })?;
                 return Ok(RunTensor::known(slab.object.clone(), &self.port, &part.layout, address));
             }
-            Place::Own(layout) => layout,
+            TensorMemory::Own(layout) => layout,
         };
         let object = allocator.empty(&self.port)?;
         if let Some(layout) = layout
