@@ -22,7 +22,7 @@ pub struct PyGraph {
     executable: Py<PyExecutable>,
     inputs: Vec<Input>,
     /// Those of the graph's tensors that have inputs of the executable as parts.
-    given_slabs: Vec<usize>,
+    given_slabs: Vec<GivenSlab>,
     outputs: Vec<Output>,
     /// Those that outputs are parts of.
     made_slabs: Vec<Slab>,
@@ -38,6 +38,14 @@ struct Input {
     /// The order of its dimensions in which the executable reads it.
     order: Option<Vec<usize>>,
     memory: TensorMemory,
+    port: Port,
+}
+
+/// One of the graph's tensors that has inputs of the executable as parts.
+struct GivenSlab {
+    /// Which one.
+    position: usize,
+    /// The first of its parts.
     port: Port,
 }
 
@@ -133,15 +141,16 @@ impl PyGraph {
             let text = format!("inputs and outputs are {expected:?}, {given:?} are described");
             return Err(errors::exception(py, Error::Internal(text)));
         }
-        let mut given_slabs: Vec<usize> = Vec::new();
+        let mut given_slabs: Vec<GivenSlab> = Vec::new();
         let inputs = inputs.into_iter().zip(&ports.inputs).map(|((position, order, start), port)| {
             let ordered: Vec<usize> = port.shape.bind(py).extract()?;
             let layout = TracedLayout::of(port.dtype, ordered, order.as_deref());
             let memory = match start {
                 None => TensorMemory::Own(layout),
                 Some(start) => {
-                    let slab = given_slabs.iter().position(|given| *given == position).unwrap_or_else(|| {
-                        given_slabs.push(position);
+                    let known = given_slabs.iter().position(|given| given.position == position);
+                    let slab = known.unwrap_or_else(|| {
+                        given_slabs.push(GivenSlab { position, port: port.clone_ref(py) });
                         given_slabs.len() - 1
                     });
                     part_of(py, slab, start, layout)?
@@ -167,7 +176,7 @@ impl PyGraph {
                     offset,
                     is_whole,
                 },
-                Some(OutputSpec::Made(made)) => Output::Made(MadeOutput::of(py, made)?),
+                Some(OutputSpec::Made(made)) => Output::Made(MadeOutput::apart(py, made)?),
                 Some(OutputSpec::Slab((_, _, parts))) if parts.is_empty() => {
                     return Err(errors::exception(py, Error::Internal("a slab without parts".to_owned())));
                 }
@@ -175,9 +184,7 @@ impl PyGraph {
                     made_slabs.push(Slab::new(py, dtype_of(py, &dtype)?, len)?);
                     let slab = made_slabs.len() - 1;
                     let parts = parts.into_iter().map(|(made, start)| {
-                        let made = MadeOutput::of(py, made)?;
-                        let TensorMemory::Own(layout) = made.memory else { return Ok(made) };
-                        Ok(MadeOutput { memory: part_of(py, slab, start, layout)?, ..made })
+                        MadeOutput::of(py, made, |layout| part_of(py, slab, start, layout))
                     });
                     Output::Slab(parts.collect::<PyResult<_>>()?)
                 }
@@ -188,7 +195,7 @@ impl PyGraph {
         let updates = &executable.get().inner().manifest().updates;
         let changes = changes.into_iter().enumerate().map(|(number, made_apart)| {
             let update = updates.iter().find(|update| update.output == made + number);
-            Ok(Change { made: MadeOutput::of(py, made_apart)?, input: update.map(|update| update.input) })
+            Ok(Change { made: MadeOutput::apart(py, made_apart)?, input: update.map(|update| update.input) })
         });
         let changes = changes.collect::<PyResult<_>>()?;
         Ok(Self { inputs, given_slabs, outputs, made_slabs, changes, index_check, executable })
@@ -416,8 +423,10 @@ impl PyGraph {
         py: Python<'py>,
         objects: &[Bound<'py, PyAny>],
     ) -> PyResult<Vec<RunSlab<'py>>> {
-        let slabs =
-            self.given_slabs.iter().map(|&position| RunSlab::of(among(py, objects, position)?.clone()));
+        let slabs = self
+            .given_slabs
+            .iter()
+            .map(|GivenSlab { position, port }| RunSlab::of(among(py, objects, *position)?.clone(), port));
         slabs.collect()
     }
 
@@ -469,7 +478,16 @@ fn among<'a, 'py>(
 
 impl MadeOutput {
     /// A tensor in memory of its own.
-    fn of(py: Python<'_>, (shape, strides, dtype, order): MadeSpec) -> PyResult<Self> {
+    fn apart(py: Python<'_>, made: MadeSpec) -> PyResult<Self> {
+        Self::of(py, made, |layout| Ok(TensorMemory::Own(layout)))
+    }
+
+    /// A tensor in the memory that is found for its layout.
+    fn of(
+        py: Python<'_>,
+        (shape, strides, dtype, order): MadeSpec,
+        memory: impl FnOnce(Option<TracedLayout>) -> PyResult<TensorMemory>,
+    ) -> PyResult<Self> {
         let dtype = dtype_of(py, &dtype)?;
         let ordered = match &order {
             None => Some(shape.clone()),
@@ -479,7 +497,7 @@ impl MadeOutput {
         let layout = layout.filter(|layout| layout.has_strides(&strides));
         let (shape, strides) = (PyTuple::new(py, shape)?.unbind(), PyTuple::new(py, strides)?.unbind());
         let port = Port { name: "output".to_owned(), dtype, shape, strides };
-        Ok(Self { port, order, memory: TensorMemory::Own(layout) })
+        Ok(Self { port, order, memory: memory(layout)? })
     }
 
     /// The tensor for one run on a GPU.

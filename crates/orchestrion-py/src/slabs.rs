@@ -48,7 +48,7 @@ impl Slab {
     /// # Errors
     /// If there is none.
     pub fn allocate<'py>(&self, allocator: &Allocator<'py>) -> PyResult<RunSlab<'py>> {
-        RunSlab::of(allocator.empty(&self.port)?)
+        RunSlab::of(allocator.empty(&self.port)?, &self.port)
     }
 }
 
@@ -69,19 +69,12 @@ impl SlabPart {
 }
 
 impl<'py> RunSlab<'py> {
-    /// A tensor that is made or given as a slab.
+    /// A tensor that is made or given as a slab; `port` is for messages.
     ///
     /// # Errors
     /// If PyTorch does not describe it.
-    pub fn of(object: Bound<'py, PyAny>) -> PyResult<Self> {
-        let none = PyTuple::empty(object.py()).unbind();
-        let port = Port {
-            name: "saved".to_owned(),
-            dtype: DType::F32,
-            shape: none.clone_ref(object.py()),
-            strides: none,
-        };
-        let given = Given::traced(&object, &port, "saved tensor")?;
+    pub fn of(object: Bound<'py, PyAny>, port: &Port) -> PyResult<Self> {
+        let given = Given::traced(&object, port, "saved tensor")?;
         Ok(Self { object, given })
     }
 

@@ -88,23 +88,20 @@ def pack_saved(
     if not slabs:
         return
     packed = {value for slab in slabs for value in slab.values}
-    places = {value: (place, part) for slab in slabs for value, place, part in zip(slab.values, slab.places, slab.parts, strict=True)}
-    last_given = given[len(saved) - 1]
     inputs = dict(zip(saved, given))
+    last_given = given[len(saved) - 1]
+    first_call = next(node for node in backward.graph.nodes if node.op != "placeholder")
     results = []
     for number, slab in enumerate(slabs):
-        fake = _line(slab)
         with forward.graph.inserting_before(output):
             result = forward.graph.create_node("call_function", pack, (slab.values, slab.places, slab.length), name=f"saved_slab_{number}")
-        result.meta.update({"val": fake, _PARTS: slab.parts})
+        result.meta.update({"val": _line(slab), _PARTS: slab.parts})
         results.append(result)
         with backward.graph.inserting_after(last_given):
             # AOTAutograd finds what is saved by its name.
             last_given = backward.graph.create_node("placeholder", result.name, name=result.name)
         last_given.meta.update({"val": _line(slab), _IS_SLAB: True})
-        first_call = next(node for node in backward.graph.nodes if node.op != "placeholder")
-        for value in slab.values:
-            (shape, strides, start), part = places[value]
+        for value, (shape, strides, start), part in zip(slab.values, slab.places, slab.parts, strict=True):
             with backward.graph.inserting_before(first_call):
                 shown = backward.graph.call_function(torch.ops.aten.as_strided.default, (last_given, shape, strides, start))
             shown.meta["val"] = part

@@ -427,7 +427,6 @@ impl Totals {
         };
         let bytes = extents.elems(&sketch.dims[at]) * element_bytes;
         if !(is_given && is_streamed) {
-            // Tiles of the next iteration are loaded while this one runs.
             let stages = if sketch.in_loop[at] { device.load_stages } else { 1 };
             self.loaded_bytes += stages * bytes;
             self.held_bytes += stages * bytes;

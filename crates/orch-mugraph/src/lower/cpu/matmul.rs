@@ -277,7 +277,7 @@ impl CpuBlockEmitter<'_> {
                 self.program.exprs.var(name)
             })
             .collect();
-        if self.shared_terms(product, sums.len()).is_none() {
+        if self.k_per_strip(product, sums.len()).is_none() {
             body.extend(self.ahead(product, panel, term));
         }
         let rank = product.lhs.strides.len();
@@ -303,32 +303,32 @@ impl CpuBlockEmitter<'_> {
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
     }
 
-    /// How many rows of what comes next each strip of rows prefetches before its loop, if there are enough strips to share them; otherwise
-    /// each prefetches all, one for each row that it reads.
-    fn shared_terms(&self, product: &MatmulStep, rows: usize) -> Option<usize> {
+    /// All strips of rows read the same panel of the right operand, so that its successor has to be prefetched once. If there are enough
+    /// strips, each prefetches this many rows of it (indices along the K dimension) before its loop; `None` if each prefetches all of them, in its loop.
+    fn k_per_strip(&self, product: &MatmulStep, rows: usize) -> Option<usize> {
         let shape = &self.plan.nodes[product.node].shape;
         let strips = shape[shape.len() - 2].full.div_ceil(rows);
-        let terms = product.terms.2.div_ceil(strips);
-        (terms <= MOST_SHARED_TERMS).then_some(terms)
+        let count = product.terms.2.div_ceil(strips);
+        (count <= MOST_K_PER_STRIP).then_some(count)
     }
 
-    /// The prefetches of a strip of rows, if strips share them.
+    /// What a strip of rows prefetches before its loop.
     fn ahead_of_strip(
         &mut self,
         product: &MatmulStep,
         panel: Panel,
         (row, rows): (ExprId, usize),
     ) -> Vec<Stmt> {
-        let Some(terms) = self.shared_terms(product, rows) else { return Vec::new() };
+        let Some(count) = self.k_per_strip(product, rows) else { return Vec::new() };
         let exprs = &mut self.program.exprs;
         let rows = exprs.index(rows as i64);
         let strip = exprs.floor_div(row, rows);
-        let before = exprs.mul_const(strip, terms as i64);
+        let before = exprs.mul_const(strip, count as i64);
         let first = exprs.add2(product.terms.0, before);
         let mut out = Vec::new();
-        for number in 0..terms {
-            let term = self.program.exprs.add_const(first, number as i64);
-            out.extend(self.ahead(product, panel, term));
+        for number in 0..count {
+            let k = self.program.exprs.add_const(first, number as i64);
+            out.extend(self.ahead(product, panel, k));
         }
         out
     }
@@ -483,8 +483,8 @@ impl CpuBlockEmitter<'_> {
 /// Most rows for which products are computed one by one where the right operand is transposed.
 const FEW_ROWS: usize = 4;
 
-/// Rows of what comes next that a strip prefetches at once, at most.
-const MOST_SHARED_TERMS: usize = 4;
+/// Most rows of the next panel of a right operand that a strip of rows prefetches before its loop.
+const MOST_K_PER_STRIP: usize = 4;
 
 /// Multiply-adds in the time of a load of a vector of a right operand in memory whose rows are far apart: each strip of rows loads all of
 /// them, and L1 has not kept what the strip before loaded. `8 x 4096` by `4096 x 4096` takes a Zen 5 10.8 ms in strips of four rows,
