@@ -3,8 +3,8 @@
 use super::emitter::{CValue, FunctionEmitter};
 use super::helper::Op;
 use super::parens::{parens, strip_parens};
-use super::types::{CType, in_memory};
-use crate::facts::{Address, Mask};
+use super::types::{CType, Family, in_memory};
+use crate::facts::{self, Address, Mask};
 use orch_compute::{BufferId, ExprId};
 use orch_ir::DType;
 use orch_thread::target::is_short_stride;
@@ -111,6 +111,9 @@ impl FunctionEmitter<'_> {
             let element = pointer.strip_prefix('&').expect("a scalar access names an element");
             return format!("{guard}{element} = {}", strip_parens(&value.text));
         }
+        if let Some(count) = self.first_lanes(place) {
+            return self.unit.apply(Op::StorePrefix, dtype, lanes, &[&pointer, &value.text, &count]);
+        }
         let offsets = self.offsets(place, lanes);
         let mask = self.flags_of_each(place.mask, dtype);
         let mut args = vec![pointer.as_str(), value.text.as_str()];
@@ -127,6 +130,13 @@ impl FunctionEmitter<'_> {
             Some(op) => self.unit.apply(op, dtype, lanes, &args),
         };
         format!("{guard}{text}")
+    }
+
+    /// The number of lanes that a store has, if they are the first ones, side by side, and its target has no masks in registers.
+    fn first_lanes(&mut self, place: &MemoryAccess) -> Option<String> {
+        let (Mask::Each(mask), Address::Contiguous(_)) = (place.mask, place.address) else { return None };
+        let prefix = facts::prefix(&self.program.exprs, mask)?;
+        (self.unit.isa().family != Family::Avx512).then(|| self.count(prefix))
     }
 
     /// The flags of lanes that differ, as an operation on elements of `dtype` takes them.

@@ -47,11 +47,16 @@ impl FunctionEmitter<'_> {
 
     /// Flags of the first lanes.
     pub(super) fn prefix(&mut self, prefix: Prefix, lanes: usize) -> CValue {
-        let (base, end) = (self.value_of(prefix.base).text, self.value_of(prefix.end).text);
-        let more = if prefix.inclusive { " + 1" } else { "" };
-        let count = format!("{end} - {base}{more}");
+        let count = self.count(prefix);
         let text = self.unit.apply(Op::Prefix, DType::F32, lanes, &[&count]);
         CValue { text, ty: self.unit.isa().flags(DType::F32, lanes) }
+    }
+
+    /// How many lanes are among the first ones: any integer, of which those below 0 count as 0 and more than all as all.
+    pub(super) fn count(&mut self, prefix: Prefix) -> String {
+        let (base, end) = (self.value_of(prefix.base).text, self.value_of(prefix.end).text);
+        let more = if prefix.inclusive { " + 1" } else { "" };
+        format!("{end} - {base}{more}")
     }
 
     /// Flags as an operation on elements of `dtype` takes them.

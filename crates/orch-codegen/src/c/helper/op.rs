@@ -61,6 +61,8 @@ pub enum Op {
     Store,
     /// `(pointer, value, flags)`.
     StoreMasked,
+    /// `(pointer, value, n)`: the first `n` lanes; by families whose flags are vectors.
+    StorePrefix,
     /// `(pointer, value, offsets)`, offsets of this type.
     Scatter(DType),
     /// `(pointer, value, offsets, flags)`.

@@ -20,6 +20,7 @@ impl CFile {
             Op::Cast(from) => self.scalar_cast_body(from, dtype),
             Op::Fma if dtype.is_float() => returns(format!("{}(a, b, c)", libm("__builtin_fma", dtype))),
             Op::Fma => returns(wrap(dtype, "*", "a", "b") + " + c"),
+            Op::StorePrefix => "    if (c > 0) *a = b;\n".to_owned(),
             Op::MaxOfNumber => returns("a > b ? a : b"),
             Op::MinOfNumber => returns("a < b ? a : b"),
             Op::FloorDiv if dtype.is_signed_int() => returns("a / b - (a % b < 0)"),

@@ -52,6 +52,7 @@ impl CFile {
             }
             Op::Cast(from) => self.vector_cast(from, dtype, lanes),
             Op::Prefix => self.vector_prefix(dtype, lanes),
+            Op::StorePrefix => Some(self.store_prefix(dtype, lanes)),
             _ => None,
         }
     }

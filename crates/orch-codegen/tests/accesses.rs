@@ -1,12 +1,13 @@
-//! Loads of elements at a distance, of all types and lanes, compiled against the interpreter. Buffers end with the last element that is
-//! loaded.
+//! Loads of elements at a distance and stores of the first lanes, of all types and lanes, compiled against the interpreter. Buffers end
+//! with the last element that is loaded.
 
 mod support;
 
 use orch_codegen::c;
 use orch_ir::{DType, Tensor};
-use orch_thread::program::{Buffer, Scope, Stmt, ThreadProgram};
+use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use orch_thread::{BufferData, ExecOptions, interpret, validate_thread};
+use std::collections::BTreeSet;
 
 /// `y = x[base + stride * lane]`, the last lane at the end of `x`, or at its start if the stride is negative.
 fn strided(dtype: DType, lanes: usize, stride: i64) -> (ThreadProgram, Vec<BufferData>) {
@@ -44,8 +45,13 @@ fn elements_at_a_distance_are_those_of_the_interpreter() {
             }
         }
     }
+    compare("strides", &programs);
+}
+
+/// Runs programs of one input and one output, compiled for each target that this machine has, and interpreted.
+fn compare(name: &str, programs: &[(ThreadProgram, Vec<BufferData>)]) {
     for toolchain in support::toolchains() {
-        let directory = support::directory(&format!("strides_{}", toolchain.target.name));
+        let directory = support::directory(&format!("{name}_{}", toolchain.target.name));
         let inputs: Vec<(&ThreadProgram, &[BufferData])> =
             programs.iter().map(|(program, buffers)| (program, &buffers[..])).collect();
         let outputs = support::run_compiled(&inputs, &toolchain, &directory);
@@ -56,6 +62,55 @@ fn elements_at_a_distance_are_those_of_the_interpreter() {
         }
         std::fs::remove_dir_all(directory).expect("the test made it");
     }
+}
+
+/// `y[row * lanes + lane] = x[lane]` for each lane below `row`, in rows from -1 on to one more than there are lanes; or, if `count` is
+/// given, for lanes below that in each row.
+fn prefixes(dtype: DType, lanes: usize, count: Option<i64>) -> (ThreadProgram, Vec<BufferData>) {
+    let rows = lanes + 3;
+    let name = count.map_or("each".to_owned(), |count| count.to_string());
+    let mut program = ThreadProgram::new(format!("first_{dtype}_{lanes}_{name}"), 1);
+    let mut buffer = |name: &str, elems: usize, scope: Scope| {
+        program.add_buffer(Buffer { name: name.into(), dtype, elems, scope })
+    };
+    let (x, y) = (buffer("x", lanes, Scope::Input), buffer("y", rows * lanes, Scope::Output));
+    let exprs = &mut program.exprs;
+    let (var, row) = exprs.fresh_index("row", rows);
+    let zero = exprs.index(0);
+    let value = exprs.load(x, zero, lanes, None);
+    let end = match count {
+        Some(count) => exprs.index(count),
+        None => exprs.add_const(row, -1),
+    };
+    let numbers = exprs.ramp(zero, 1, lanes);
+    let ends = exprs.splat(end, lanes);
+    let mask = exprs.lt(numbers, ends);
+    let offset = exprs.mul_const(row, lanes as i64);
+    let store = Stmt::Store { buffer: y, offset, value, mask: Some(mask) };
+    let end = exprs.index(rows as i64);
+    program.body =
+        vec![Stmt::For { var, start: zero, end, step: 1, kind: LoopKind::Serial, body: vec![store] }];
+    assert_eq!(validate_thread(&program), Vec::<String>::new());
+    let values: Vec<f64> =
+        (0..lanes).map(|lane| if dtype == DType::Bool { 1.0 } else { lane as f64 + 1.0 }).collect();
+    let buffers = vec![
+        BufferData::from_tensor(&Tensor::from_f64(dtype, [lanes], &values)),
+        BufferData::zeros(dtype, rows * lanes),
+    ];
+    (program, buffers)
+}
+
+#[test]
+fn first_lanes_are_stored_as_by_the_interpreter() {
+    use DType::*;
+    let mut programs = Vec::new();
+    for dtype in [F32, F64, F16, I32, I64, U8, Bool] {
+        for lanes in [2, 4, 8, 16] {
+            let counts = BTreeSet::from([None, Some(1), Some(3), Some(lanes as i64 - 1)]);
+            programs.extend(counts.into_iter().map(|count| prefixes(dtype, lanes, count)));
+        }
+    }
+    compare("prefixes", &programs);
 }
 
 #[test]
