@@ -7,7 +7,7 @@ use crate::nest::point::{IterationPoint, Lanes};
 use orch_compute::BufferId;
 use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, Exprs, Type, VarInfo};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of the widest access to memory.
 pub(super) const WIDEST: usize = 16;
@@ -89,22 +89,88 @@ pub(super) fn effort(
     along: Option<(&Axis, usize)>,
     known: &mut BTreeSet<ExprId>,
 ) -> Effort {
-    let mut total = Effort { instructions: 2.0, ..Effort::default() };
+    let StageEffort { own, by_load } = stage_effort(nest, step, along, known);
+    by_load.into_iter().map(|(_, effort)| effort).fold(own, Effort::plus)
+}
+
+/// The effort of a stage, by what neighbouring points can share.
+pub(super) struct StageEffort {
+    /// What each point does for itself.
+    pub own: Effort,
+    /// Loads, each with its effort and that of what is computed from its element alone: once for all points that read it.
+    pub by_load: Vec<(ExprId, Effort)>,
+}
+
+/// [`effort`], that of loads apart.
+pub(super) fn stage_effort(
+    nest: &mut Nest,
+    step: &NestStage,
+    along: Option<(&Axis, usize)>,
+    known: &mut BTreeSet<ExprId>,
+) -> StageEffort {
+    let mut total =
+        StageEffort { own: Effort { instructions: 2.0, ..Effort::default() }, by_load: Vec::new() };
+    // The only load below an expression, as a position in `by_load`; `None` below several.
+    let mut loads: BTreeMap<ExprId, Option<usize>> = BTreeMap::new();
     let points = nest.points(&step.axes());
     let roots = step.roots();
     let new = nest.program.exprs.reachable_unless(&roots, |id| known.contains(&id));
+    let guards = guards(&nest.program.exprs, &new);
     for id in new {
-        if known.insert(id) {
-            total = total.plus(node_effort(nest, id, along, points));
+        if !known.insert(id) {
+            continue;
+        }
+        let mut effort = node_effort(nest, id, along, points);
+        let node = nest.program.exprs.get(id);
+        if let Expr::Load { mask, .. } = node {
+            effort.instructions += mask.map_or(0.0, |mask| guard_instructions(&nest.program.exprs, mask));
+            loads.insert(id, Some(total.by_load.len()));
+            total.by_load.push((id, effort));
+            continue;
+        }
+        if guards.contains(&id) {
+            continue;
+        }
+        let mut below: Vec<Option<usize>> = Vec::new();
+        node.for_each_operand(|operand| below.extend(loads.get(&operand).copied()));
+        below.dedup();
+        match below[..] {
+            [] => total.own = total.own.plus(effort),
+            [Some(load)] => {
+                loads.insert(id, Some(load));
+                total.by_load[load].1 = total.by_load[load].1.plus(effort);
+            }
+            _ => {
+                loads.insert(id, None);
+                total.own = total.own.plus(effort);
+            }
         }
     }
     if let StageWork::Store { buffer, offset, .. } = step.work {
         let size = nest.program.buffer(buffer).dtype.size_bytes();
         let stored = nest.program.exprs.load(buffer, offset, 1, None);
         let store = pattern(nest, stored, along).map(|pattern| pattern.effort(size, lanes_of(along)));
-        total = total.plus(Effort { loaded: 0.0, ..store.unwrap_or_default() });
+        total.own = total.own.plus(Effort { loaded: 0.0, ..store.unwrap_or_default() });
     }
     total
+}
+
+/// What guards loads at the border of an image: it is computed once for all lanes, not in each.
+fn guards(exprs: &Exprs, nodes: &[ExprId]) -> BTreeSet<ExprId> {
+    let masks = nodes.iter().filter_map(|&id| match *exprs.get(id) {
+        Expr::Load { mask, .. } => mask,
+        _ => None,
+    });
+    exprs.reachable(&masks.collect::<Vec<_>>()).into_iter().collect()
+}
+
+/// Instructions of a guard: one for each comparison, of which a thread does those of a row or column of elements once.
+fn guard_instructions(exprs: &Exprs, mask: ExprId) -> f64 {
+    /// How many elements share a comparison.
+    const SHARED: f64 = 2.0;
+    let comparisons =
+        exprs.reachable(&[mask]).into_iter().filter(|&id| matches!(exprs.get(id), Expr::Compare(..)));
+    comparisons.count() as f64 / SHARED
 }
 
 /// Bytes of sectors that are transferred beside the elements that a kernel reads and writes, where vectors run along an axis, those of

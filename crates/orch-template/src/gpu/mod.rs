@@ -27,6 +27,7 @@ pub mod scatter;
 mod sectors;
 pub mod selection;
 pub mod transpose;
+mod window;
 
 pub use designs::{design, designs, serves};
 pub use sectors::unused_bytes;

@@ -14,13 +14,13 @@
 use super::access::{Effort, effort, lane_choices};
 use super::estimate::{BASE_REGISTERS, Launch, MAX_REGISTERS};
 use super::points::{named, nest_of, unflatten};
+use super::window::{self, WindowUnit};
 use crate::nest::AxisBlock;
 use crate::nest::emit::{NestEmitter, for_loop, neighbours};
 use crate::nest::flat::{Nest, StageWork};
 use crate::nest::pack::pack_constants;
-use crate::nest::plan::{MAX_UNROLLED_UPDATES, NestPlan, order_by_output, outer_axes};
+use crate::nest::plan::{NestPlan, order_by_output, outer_axes};
 use crate::nest::point::{IterationPoint, Lanes};
-use crate::nest::window;
 use crate::{CannotLower, LaneAxis};
 use orch_compute::block::{Axis, BlockProgram};
 use orch_compute::expr::{ExprId, VarInfo};
@@ -68,8 +68,8 @@ const VECTORS: [usize; 3] = [1, 2, 4];
 /// Axes along which vectors are tried.
 const MAX_VECTOR_AXES: usize = 2;
 
-/// Iterations of a reduction whose loads are in flight together.
-const LOADS_IN_FLIGHT: usize = 8;
+/// Blocks that are tried with each axis and number of lanes.
+const MAX_BLOCKS: usize = 3;
 
 /// Longest reduction of one thread.
 const MAX_REDUCED: usize = 1 << 14;
@@ -86,21 +86,34 @@ pub(super) fn ranked(block: &BlockProgram, target: &GpuTarget) -> Vec<(f64, Poin
         return Vec::new();
     }
     let mut ranked = Vec::new();
-    let rounds = rounds(&nest);
+    let outer = outer_axes(&nest);
     for VectorChoice { vector, lanes, effort } in vector_choices(&mut nest) {
         let axis = vector.map(|position| nest.axes[position].clone());
-        let blocks = match &axis {
-            Some(axis) if has_windows(&nest) => window::blocks(&mut nest, axis.var),
-            _ => Vec::new(),
+        let mut choices = match &axis {
+            Some(axis) if has_windows(&nest) => window::units(&mut nest, &outer, (axis, lanes)),
+            _ => vec![WindowUnit { block: None, effort, together: effort.loaded, waits: 0.0 }],
         };
-        for block in std::iter::once(None).chain(blocks.into_iter().map(Some)) {
+        let schedule = |unit: &WindowUnit, threads, vectors| PointwiseSchedule {
+            vector,
+            lanes,
+            block: unit.block,
+            threads,
+            vectors,
+        };
+        let cycles = |schedule: &PointwiseSchedule, unit: &WindowUnit| {
+            launch(schedule, units(&nest, schedule), unit).cycles(target)
+        };
+        // Single vectors stay, the best blocks follow.
+        let first = |unit: &WindowUnit| cycles(&schedule(unit, THREADS[0], VECTORS[0]), unit);
+        choices[1..].sort_by(|a, b| first(a).total_cmp(&first(b)));
+        choices.truncate(1 + MAX_BLOCKS);
+        for unit in choices {
             for (threads, vectors) in THREADS.iter().flat_map(|&t| VECTORS.map(|vectors| (t, vectors))) {
-                let schedule = PointwiseSchedule { vector, lanes, block, threads, vectors };
-                let units = units(&nest, &schedule);
-                if vectors > 1 && units.div_ceil(threads * vectors) < target.sms {
+                let schedule = schedule(&unit, threads, vectors);
+                if vectors > 1 && units(&nest, &schedule).div_ceil(threads * vectors) < target.sms {
                     continue;
                 }
-                ranked.push((launch(&schedule, units, effort, rounds).cycles(target), schedule));
+                ranked.push((cycles(&schedule, &unit), schedule));
             }
         }
     }
@@ -127,7 +140,8 @@ pub fn lower(block: &BlockProgram, schedule: &PointwiseSchedule) -> Result<Kerne
     outer.retain(|axis| Some(axis) != vector.as_ref());
     order_by_output(&mut nest, &mut outer);
     let along = vector.map(|axis| (axis, LaneAxis::Output));
-    let plan = NestPlan { block, ..NestPlan::at_points(outer, along, schedule.lanes) };
+    let unrolled_updates = window::updates(block.is_some());
+    let plan = NestPlan { block, unrolled_updates, ..NestPlan::at_points(outer, along, schedule.lanes) };
     let mut emitter = NestEmitter::new(nest, &plan);
     let body = cta_body(&mut emitter, schedule);
     let Nest { mut program, bindings, .. } = emitter.nest;
@@ -205,12 +219,6 @@ fn unit_effort(nest: &mut Nest, outer: &[Axis], along: Option<(&Axis, usize)>) -
     total
 }
 
-/// Times that a thread waits for loads in loops.
-fn rounds(nest: &Nest) -> f64 {
-    let loops = nest.stages.iter().map(|step| nest.points(step.reduced()));
-    loops.filter(|&k| k > MAX_UNROLLED_UPDATES).map(|k| (k / LOADS_IN_FLIGHT) as f64).sum()
-}
-
 /// Units of the whole grid.
 fn units(nest: &Nest, schedule: &PointwiseSchedule) -> usize {
     let granularity = |position: usize| match (schedule.vector, schedule.block) {
@@ -225,19 +233,19 @@ fn units(nest: &Nest, schedule: &PointwiseSchedule) -> usize {
         .product()
 }
 
-fn launch(schedule: &PointwiseSchedule, units: usize, effort: Effort, rounds: f64) -> Launch {
-    // Neighbours of a window share about half of what they load.
-    let neighbours = schedule.block.map_or(1.0, |block| 0.5 + 0.5 * block.points as f64);
-    let effort = effort.times(neighbours * schedule.vectors as f64);
-    let held = (effort.loaded / 4.0).min(128.0) as usize;
+fn launch(schedule: &PointwiseSchedule, units: usize, unit: &WindowUnit) -> Launch {
+    let effort = unit.effort.times(schedule.vectors as f64);
+    // Accumulators of a block beside what is loaded together.
+    let accumulators = schedule.block.map_or(0, |block| block.points * schedule.lanes);
+    let held = accumulators + (unit.together / 4.0).min(128.0) as usize;
     Launch {
         ctas: units.div_ceil(schedule.threads * schedule.vectors),
         threads: schedule.threads,
         registers: (BASE_REGISTERS + held).min(MAX_REGISTERS),
         shared_bytes: 0,
         effort,
-        in_flight: effort.loaded.min(256.0),
-        rounds: 1.0 + (effort.loaded / 512.0).floor() + rounds,
+        in_flight: (unit.together * schedule.vectors as f64).min(256.0),
+        rounds: 1.0 + (effort.loaded / 512.0).floor() + unit.waits,
         iterations: 0.0,
         waits: 0.0,
     }

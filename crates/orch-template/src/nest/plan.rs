@@ -79,6 +79,8 @@ pub(crate) struct NestPlan {
     pub vectors: usize,
     /// An outer axis, and how many of its points one loop body computes.
     pub block: Option<(VarId, usize)>,
+    /// Most accumulator updates in an unrolled reduction.
+    pub unrolled_updates: usize,
     /// Tiles of the last outer axis and the vector axis, where operands are contiguous along that outer axis.
     pub tiling: Option<Tiling>,
     /// Values that stages save for later ones.
@@ -105,6 +107,17 @@ impl fmt::Display for LaneAxis {
             LaneAxis::Reduced => "k",
         })
     }
+}
+
+/// How many of a reduction's axes, of these extents, are looped over: the rest is unrolled within so many accumulator updates, of which
+/// each of `points` takes one at every position.
+pub(crate) fn looped(extents: &[usize], points: usize, most: usize) -> usize {
+    let mut updates = points;
+    let unrolled = extents.iter().rev().take_while(|&&extent| {
+        updates = updates.saturating_mul(extent);
+        updates <= most
+    });
+    extents.len() - unrolled.count()
 }
 
 /// Axes over which every stage varies.
@@ -136,6 +149,7 @@ impl NestPlan {
             lanes,
             vectors: 1,
             block: None,
+            unrolled_updates: MAX_UNROLLED_UPDATES,
             tiling: None,
             shared: Vec::new(),
             work_item_points: Vec::new(),
@@ -169,6 +183,7 @@ impl NestPlan {
             lanes,
             vectors: schedule.vectors,
             block,
+            unrolled_updates: MAX_UNROLLED_UPDATES,
             tiling,
             shared,
             work_item_points: Vec::new(),
@@ -184,16 +199,10 @@ impl NestPlan {
     }
 
     /// Splits the axes of a reduction, outermost first, into those that are looped over and, innermost, those that are
-    /// unrolled within [`MAX_UNROLLED_UPDATES`].
+    /// unrolled within [`unrolled_updates`](NestPlan::unrolled_updates).
     pub fn looped_and_unrolled<'a>(&self, axes: &'a [Axis]) -> (&'a [Axis], &'a [Axis]) {
-        let mut updates = self.points_together();
-        let unrolled = (axes.iter().rev())
-            .take_while(|axis| {
-                updates = updates.saturating_mul(axis.extent);
-                updates <= MAX_UNROLLED_UPDATES
-            })
-            .count();
-        axes.split_at(axes.len() - unrolled)
+        let extents: Vec<usize> = axes.iter().map(|axis| axis.extent).collect();
+        axes.split_at(looped(&extents, self.points_together(), self.unrolled_updates))
     }
 
     /// The axes over which every stage varies, outermost loop first, with the granularity of each: how many of its

@@ -10,10 +10,11 @@ use crate::CannotLower;
 use crate::contraction::{ContractionForm, GemmShape};
 use crate::gpu::rank::varied;
 use orch_compute::block::{ArgRole, BlockProgram};
-use orch_compute::expr::{Expr, ExprId};
+use orch_compute::expr::{ArgId, Expr, ExprId};
 use orch_thread::OperandPrecision;
 use orch_thread::cta::{SWIZZLE_ROW, WARP_GROUP_ROWS};
 use orch_thread::target::GpuTarget;
+use std::collections::BTreeSet;
 
 /// The contraction of a block program, with rows as GPUs read them.
 ///
@@ -36,6 +37,21 @@ pub fn is_thin(block: &BlockProgram) -> bool {
     })
 }
 
+/// True for a contraction of few columns and a short K dimension: a tile of it has little to do for what it costs to begin.
+pub fn is_short(block: &BlockProgram) -> bool {
+    /// Most columns, and most elements of K.
+    const MOST: usize = 32;
+    form_of(block).is_ok_and(|form| {
+        let GemmShape { n, k, .. } = GemmShape::of(block, &form);
+        n <= MOST && k <= MOST
+    })
+}
+
+/// Modelled cycles of the preferred schedule; infinite if there is none.
+pub fn fastest(block: &BlockProgram, target: &GpuTarget, precision: OperandPrecision) -> f64 {
+    ranked(block, target, precision).first().map_or(f64::INFINITY, |(cycles, _)| *cycles)
+}
+
 /// At most `limit` schedules, the preferred one first; none if the template does not serve the program.
 pub fn schedules(
     block: &BlockProgram,
@@ -43,10 +59,30 @@ pub fn schedules(
     precision: OperandPrecision,
     limit: usize,
 ) -> Vec<GpuContractionSchedule> {
+    let ranked = ranked(block, target, precision);
+    let is_tensor_core = form_of(block)
+        .is_ok_and(|form| matches!(MathUnit::of(block, &form, precision), Some(MathUnit::TensorCore(_))));
+    // On tensor cores schedules that differ in `stages` and `block_k` alone are of one kind.
+    let kind = |(_, schedule): &(f64, GpuContractionSchedule)| {
+        let GpuContractionSchedule { block_m, block_n, warps_m, split_k, tma, .. } = *schedule;
+        is_tensor_core.then_some((block_m, block_n, warps_m, split_k, tma))
+    };
+    varied(ranked.into_iter(), kind).map(|(_, schedule)| schedule).take(limit).collect()
+}
+
+/// All schedules with their modelled cycles, the fewest first.
+fn ranked(
+    block: &BlockProgram,
+    target: &GpuTarget,
+    precision: OperandPrecision,
+) -> Vec<(f64, GpuContractionSchedule)> {
     let Ok(form) = form_of(block) else { return Vec::new() };
     let Some(unit) = MathUnit::of(block, &form, precision) else { return Vec::new() };
     let is_computed = [form.a, form.b].into_iter().any(|operand| is_computed(block, operand));
     let extents = GemmShape::of(block, &form);
+    let GemmShape { batch, m, n, k } = extents;
+    let elements =
+        elements(block, form.a, batch * m * k) + elements(block, form.b, batch * n * k) + batch * m * n;
     let mut space: Vec<GpuContractionSchedule> = space(unit, target).collect();
     // A tile is less than a warp group's rows taller than the result.
     let warp_group_m = WARP_GROUP_ROWS;
@@ -66,17 +102,21 @@ pub fn schedules(
             !schedule.wgmma || schedule.tma == has_tma || has_tma && is_worth_beside_tma(schedule)
         });
     }
-    let problem = Problem { extents, unit, b_major, is_computed };
+    let problem = Problem { extents, unit, b_major, is_computed, elements };
     let mut ranked: Vec<(f64, GpuContractionSchedule)> =
         (space.into_iter()).map(|schedule| (cycles(&schedule, problem, target), schedule)).collect();
     ranked.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-    let ranked = ranked.into_iter().map(|(_, schedule)| schedule);
-    // On tensor cores schedules that differ in `stages` and `block_k` alone are of one kind.
-    let kind = |schedule: &GpuContractionSchedule| {
-        let GpuContractionSchedule { block_m, block_n, warps_m, split_k, tma, .. } = *schedule;
-        matches!(unit, MathUnit::TensorCore(_)).then_some((block_m, block_n, warps_m, split_k, tma))
-    };
-    varied(ranked, kind).take(limit).collect()
+    ranked
+}
+
+/// Elements in memory that an operand of so many elements is computed from.
+fn elements(block: &BlockProgram, operand: ExprId, all: usize) -> usize {
+    let reads = block.exprs.reachable(&[operand]).into_iter().filter_map(|id| match block.exprs.get(id) {
+        Expr::Read { arg, .. } => Some(*arg),
+        _ => None,
+    });
+    let args: BTreeSet<ArgId> = reads.collect();
+    args.into_iter().map(|arg| block.arg(arg).shape.elems()).sum::<usize>().min(all)
 }
 
 /// True for an operand that is neither read from memory as it is, or in another type, nor packed as a constant.

@@ -20,6 +20,8 @@ pub(super) struct Problem {
     pub b_major: Major,
     /// Whether an operand is computed on its way to shared memory.
     pub is_computed: bool,
+    /// Elements of `a`, `b` and the result in memory. A convolution's windows overlap: `a` has fewer than `m * k`.
+    pub elements: usize,
 }
 
 /// Cycles that an iteration of 64 elements of the K dimension takes longer if an operand is computed for tensor cores: its loads are
@@ -28,7 +30,7 @@ const COMPUTED: f64 = 2200.0;
 
 /// Modelled cycles of the whole grid, launch included: the largest of the times of multiplying, L2 and DRAM.
 pub(super) fn cycles(schedule: &GpuContractionSchedule, problem: Problem, target: &GpuTarget) -> f64 {
-    let Problem { extents, unit, b_major, is_computed } = problem;
+    let Problem { extents, unit, b_major, is_computed, elements } = problem;
     let GemmShape { batch, m, n, k } = extents;
     let &GpuContractionSchedule { block_m, block_n, block_k, warps_m, warps_n, split_k, .. } = schedule;
     let speed = GemmSpeed::of(unit, schedule);
@@ -64,7 +66,7 @@ pub(super) fn cycles(schedule: &GpuContractionSchedule, problem: Problem, target
     let filling = speed.fixed + speed.result * results + merge;
     let computing = waves * (iterations * iteration + filling);
     let from_l2 = ctas as f64 * iterations * bytes / speed.l2 + filling;
-    let touched = (batch * (m * k + n * k + m * n) * size) as f64;
+    let touched = (elements * size) as f64;
     // A CTA that is alone on its SM leaves DRAM idle while it fills its pipeline, in each wave.
     let idle = if resident == 1 { waves } else { 1.0 };
     let from_dram = touched / dram_rate(schedule, b_major) + idle * filling;
