@@ -27,6 +27,17 @@ pub struct ChannelAlignment {
     pub least_flops: f64,
     /// The same where there are fewer channels than that multiple, so that most of what is multiplied is zero.
     pub least_sparse_flops: f64,
+    /// Which convolutions stay as they are, as they are computed by no tiles.
+    pub short: ShortProducts,
+}
+
+/// Products of many rows (pixels of all images) with few columns (maps) and a short K dimension (channels times window).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ShortProducts {
+    /// Rows from which on.
+    pub rows: usize,
+    /// Columns, and elements of K, up to which.
+    pub most: usize,
 }
 
 /// The graph with zeros beside the channels of convolutions.
@@ -85,9 +96,13 @@ fn missing_channels(
     let PrimOp::Conv(ConvSpec { groups: 1, .. }) = &node.op else { return None };
     let channels = graph.shape(exchanged.unwrap_or(node.inputs[0]))[1];
     let weights = graph.shape(node.inputs[1]);
-    let ChannelAlignment { multiple, least_flops, least_sparse_flops } = alignment;
-    let terms: usize = weights[1..].iter().product();
-    let flops = 2.0 * (graph.shape(node.outputs[0]).elems() * terms) as f64;
+    let ChannelAlignment { multiple, least_flops, least_sparse_flops, short } = alignment;
+    let (maps, k): (usize, usize) = (weights[0], weights[1..].iter().product());
+    let results = graph.shape(node.outputs[0]).elems();
+    if maps <= short.most && k <= short.most && results / maps.max(1) >= short.rows {
+        return None;
+    }
+    let flops = 2.0 * (results * k) as f64;
     let missing = channels.next_multiple_of(multiple) - channels;
     let least = if channels < multiple { least_sparse_flops } else { least_flops };
     (missing > 0 && flops >= least).then_some(missing)
@@ -99,8 +114,12 @@ mod tests {
     use orch_interp::{EvalOptions, evaluate};
     use orch_ir::{DType, Shape, Tensor, Window};
 
-    const ALIGNMENT: ChannelAlignment =
-        ChannelAlignment { multiple: 8, least_flops: 1e3, least_sparse_flops: 1e5 };
+    const ALIGNMENT: ChannelAlignment = ChannelAlignment {
+        multiple: 8,
+        least_flops: 1e3,
+        least_sparse_flops: 1e5,
+        short: ShortProducts { rows: 1 << 12, most: 32 },
+    };
 
     fn numbers(shape: &[usize]) -> Tensor {
         let shape = Shape::from(shape);
@@ -154,7 +173,8 @@ mod tests {
 
     #[test]
     fn zeros_beside_channels_change_nothing() {
-        for (channels, side, pads) in [(12, 9, 2), (3, 64, 2), (3, 9, 0), (16, 9, 0)] {
+        // The result of 3 channels of 130 x 130 has 65 x 65 pixels, with a K dimension of 27.
+        for (channels, side, pads) in [(12, 9, 2), (3, 64, 2), (3, 9, 0), (3, 130, 0), (16, 9, 0)] {
             let graph = convolutions(channels, side);
             let aligned = align_channels(&graph, ALIGNMENT);
             let found = aligned.nodes().iter().filter(|node| matches!(node.op, PrimOp::Pad { .. })).count();

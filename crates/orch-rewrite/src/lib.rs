@@ -45,7 +45,7 @@ mod unmerge;
 mod weights;
 mod wide;
 
-pub use channels::{ChannelAlignment, align_channels};
+pub use channels::{ChannelAlignment, ShortProducts, align_channels};
 pub use egraph::rules as graph_rules;
 pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
 pub use expand::{ExpandLimits, SplitLimits, expand_routines};

@@ -273,15 +273,54 @@ fn large() -> Vec<(&'static str, G)> {
     all
 }
 
+/// A convolution of images `[n, c, side, side]` to `maps`, in so many groups.
+fn convolution([n, c, side]: [usize; 3], maps: usize, groups: usize, window: Window) -> G {
+    let mut g = G::new();
+    let x = g.f32(&[n, c, side, side]);
+    let sizes: Vec<usize> = [maps, c / groups].into_iter().chain(window.kernel.clone()).collect();
+    let w = g.constant(&sizes, 5);
+    let y = g.op(PrimOp::Conv(ConvSpec { window, groups }), &[x, w]);
+    g.output(y);
+    g
+}
+
+/// Channels last, but for constants.
+fn channels_last(g: &G) -> impl Fn(TensorId) -> Layout + '_ {
+    |tensor| match (g.0.constant(tensor), g.0.shape(tensor).rank()) {
+        (Some(_), rank) => Layout::row_major(rank),
+        (None, rank) => Layout::channels_last(rank),
+    }
+}
+
+/// Threads of depthwise convolutions compute neighbouring pixels, which share elements and weights, not those of several images, which
+/// share weights alone; blocks divide the images.
+#[test]
+fn windows_of_neighbouring_pixels_are_reduced_together() {
+    for (n, c, side, kernel) in [(64, 128, 14, 5), (64, 64, 28, 3), (128, 8, 112, 3)] {
+        let g = convolution([n, c, side], c, c, support::square_window(kernel, 1, kernel / 2, 1));
+        let block = g.build_with(&channels_last(&g)).expect("a kernel");
+        let schedule = pointwise::schedules(&block, &SM_90).swap_remove(0);
+        let shared = schedule.block.expect("a block");
+        assert!(shared.axis > 1 && shared.points > 2 && side % shared.points == 0, "{kernel}: {schedule}");
+    }
+}
+
+/// Of many pixels of few channels threads compute all maps, each by itself: the tiles of a contraction would end before they have begun.
+#[test]
+fn short_products_of_many_rows_are_for_threads() {
+    let window = || support::square_window(3, 2, 1, 1);
+    for (images, template) in [(1, "contraction"), (32, "pointwise")] {
+        let g = convolution([images, 3, 182], 8, 1, window());
+        let design = design(&g.build().expect("a kernel"), &SM_90, OperandPrecision::F16).expect("a design");
+        assert!(design.schedule.starts_with(template), "{images}: {}", design.schedule);
+    }
+}
+
 /// Sizes of schedule spaces do not grow with shapes.
 #[test]
 fn schedule_spaces_are_small() {
     for (name, g) in large() {
-        let last = |tensor: TensorId| match (g.0.constant(tensor), g.0.shape(tensor).rank()) {
-            (Some(_), rank) => Layout::row_major(rank),
-            (None, rank) => Layout::channels_last(rank),
-        };
-        let block = g.build_with(&last).expect("a kernel");
+        let block = g.build_with(&channels_last(&g)).expect("a kernel");
         for target in GPU_TARGETS {
             let sizes = [
                 pointwise::schedules(&block, target).len(),

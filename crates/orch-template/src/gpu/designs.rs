@@ -50,7 +50,7 @@ pub fn designs(
     let nest = |limit: usize| nest_designs(block, target, limit);
     // A product with one row or column (GEMV) reads its operands once: little is gained by tiles. The two templates' models
     // are not comparable, so half of several designs are the other template's.
-    let is_thin = contraction::is_thin(block) || is_faster_by_threads(block, target, precision);
+    let is_thin = contraction::is_thin(block) || contraction::is_for_threads(block);
     let mut found: Vec<Design> = if is_thin { nest(limit.div_ceil(2)) } else { gemm(limit) };
     // The other template ranks its schedules, which takes long, only if its designs are wanted.
     if found.len() < limit {
@@ -58,18 +58,6 @@ pub fn designs(
         found.extend(if is_thin { gemm(rest) } else { nest(rest) });
     }
     found
-}
-
-/// True for a product of few columns and a short K dimension, as that of a convolution of 1 x 1 windows from 8 channels to 16, that threads
-/// compute faster each by itself: a CTA of the contraction template has hardly begun when it has ended. An H200 takes 297 us for 3.2
-/// million rows of it by tiles of 64 x 16, modelled as 96. Of such products the models agree well enough to be compared.
-fn is_faster_by_threads(block: &BlockProgram, target: &GpuTarget, precision: OperandPrecision) -> bool {
-    if !contraction::is_short(block) {
-        return false;
-    }
-    let by_tiles = contraction::fastest(block, target, precision);
-    let by_threads = pointwise::ranked(block, target).first().map_or(f64::INFINITY, |(cycles, _)| *cycles);
-    by_threads < by_tiles
 }
 
 /// At most `limit` designs of the pointwise, transpose and row templates.

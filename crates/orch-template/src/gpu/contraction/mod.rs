@@ -42,7 +42,7 @@ mod tiles;
 mod tma;
 mod unit;
 
-pub use choose::{fastest, form_of, is_served, is_short, is_thin, schedules};
+pub use choose::{SHORT, SHORT_ROWS, form_of, is_for_threads, is_served, is_thin, schedules};
 pub use convolution::ConvolutionForm;
 pub use image::{SpatialDim, StridedImage};
 pub use lower::lower;

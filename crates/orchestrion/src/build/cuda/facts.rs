@@ -6,7 +6,7 @@ use orch_ir::DType;
 use orch_template::contraction::{ContractionForm, GemmShape};
 use orch_template::gpu;
 use orch_template::gpu::attention::AttentionForm;
-use orch_template::gpu::contraction::{access_bytes, form_of, unused_stored_bytes};
+use orch_template::gpu::contraction::{access_bytes, form_of, is_for_threads, unused_stored_bytes};
 use orch_thread::OperandPrecision;
 use orch_tune::gpu::{ArithmeticUnit, AttentionCost, GemmCost, GpuKernelCost};
 
@@ -14,6 +14,10 @@ use orch_tune::gpu::{ArithmeticUnit, AttentionCost, GemmCost, GpuKernelCost};
 /// elements of a tile share them.
 const ADDRESS_OPS: u64 = 4;
 const TILE_ADDRESS_OPS: u64 = 1;
+/// Simple operations of a multiply-add whose operands a thread has loaded and converted for several of them.
+const SHARED_PRODUCT_OPS: u64 = 3;
+/// Operations of a product of two converted elements.
+const PRODUCT_OPS: u64 = 3;
 /// Elements of a result, or of the reduced axes, per CTA.
 const TASK_ELEMS: usize = 512;
 /// CTAs that share one row of a reduction, at most.
@@ -31,7 +35,9 @@ pub fn facts(block: &BlockProgram, operands: OperandPrecision) -> GpuKernelCost 
             ArgRole::Constant => facts.constant_bytes += (arg.shape.elems().min(reads) * size) as u64,
         }
     }
-    facts.product = form_of(block).ok().map(|form| product(block, &form, operands));
+    let is_for_threads = is_for_threads(block);
+    let form = form_of(block).ok().filter(|_| !is_for_threads);
+    facts.product = form.map(|form| product(block, &form, operands));
     facts.attention = AttentionForm::of(block).ok().map(|form| attention(block, &form));
     if facts.product.is_none() && facts.attention.is_none() {
         facts.unused_bytes = gpu::unused_bytes(block) as u64;
@@ -47,7 +53,12 @@ pub fn facts(block: &BlockProgram, operands: OperandPrecision) -> GpuKernelCost 
         };
         let Operations { cheap, special } = operations(block, root);
         let addresses = address_ops * read_nodes(block, root).count() as u64;
-        facts.cheap_ops += times * (cheap + addresses + 1);
+        let shared = is_for_threads && matches!(stage, Stage::Reduce { kind: ReduceKind::Dot { .. }, .. });
+        let simple = match shared {
+            true => SHARED_PRODUCT_OPS + cheap.saturating_sub(PRODUCT_OPS),
+            false => cheap + addresses + 1,
+        };
+        facts.cheap_ops += times * simple;
         facts.special_ops += times * special;
     }
     facts

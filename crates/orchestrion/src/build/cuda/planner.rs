@@ -15,9 +15,11 @@ use orch_ir::{DType, PrimGraph, TensorId};
 use orch_mugraph::lower::{self, CannotLower, Request};
 use orch_mugraph::search::SearchOptions;
 use orch_mugraph::search::cost::{LatencyHiding, SearchDevice};
-use orch_rewrite::{ChannelAlignment, ExpandLimits, LongReductions, PhaseLimits, RowAlignment, SplitLimits};
+use orch_rewrite::{
+    ChannelAlignment, ExpandLimits, LongReductions, PhaseLimits, RowAlignment, ShortProducts, SplitLimits,
+};
 use orch_template::Design;
-use orch_template::gpu;
+use orch_template::gpu::{self, contraction};
 use orch_thread::ThreadProgram;
 use orch_thread::count::{cta_resources, exposed_waits};
 use orch_thread::cta::MAX_CLUSTER;
@@ -38,8 +40,12 @@ const HALF_ROWS: RowAlignment = RowAlignment { kept: 8, wanted: 8, least_flops: 
 const SPLIT_PIXELS: usize = 1 << 15;
 
 /// Channels of half precision that are read 16 bytes at a time.
-const HALF_CHANNELS: ChannelAlignment =
-    ChannelAlignment { multiple: 8, least_flops: 1e8, least_sparse_flops: 5e8 };
+const HALF_CHANNELS: ChannelAlignment = ChannelAlignment {
+    multiple: 8,
+    least_flops: 1e8,
+    least_sparse_flops: 5e8,
+    short: ShortProducts { rows: contraction::SHORT_ROWS, most: contraction::SHORT },
+};
 
 /// Of attention on an H100, heads of 64 and 128, 16 to 128 keys in an iteration: 64 keys by 64 rows take a warp group alone 1.8 times
 /// as long as four that run on an SM take each, and two 1.15 times.
