@@ -48,14 +48,14 @@ pub fn designs(
         contraction::schedules(block, target, precision, limit).iter().filter_map(lower).collect()
     };
     let nest = |limit: usize| nest_designs(block, target, limit);
-    // A product with one row or column (GEMV) reads its operands once: little is gained by tiles. The two templates' models
-    // are not comparable, so half of several designs are the other template's.
-    let is_thin = contraction::is_thin(block) || contraction::is_for_threads(block);
-    let mut found: Vec<Design> = if is_thin { nest(limit.div_ceil(2)) } else { gemm(limit) };
+    // A product with one row or column (GEMV) reads its operands once: little is gained by tiles, as where they are short. The two
+    // templates' models are not comparable, so half of several designs are the other template's.
+    let by_threads = contraction::is_thin(block) || contraction::is_for_threads(block);
+    let mut found: Vec<Design> = if by_threads { nest(limit.div_ceil(2)) } else { gemm(limit) };
     // The other template ranks its schedules, which takes long, only if its designs are wanted.
     if found.len() < limit {
         let rest = limit - found.len();
-        found.extend(if is_thin { gemm(rest) } else { nest(rest) });
+        found.extend(if by_threads { gemm(rest) } else { nest(rest) });
     }
     found
 }

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 const MAX_POINTS: usize = 8;
 
 /// Most accumulator updates of a thread that are unrolled.
-pub(super) const MAX_UPDATES: usize = 64;
+const MAX_UPDATES: usize = 64;
 
 /// The least share of a load's latency that counts: neighbours bring most elements of a window to the L1 or the L2.
 const LEAST_WAIT: f64 = 0.25;
@@ -45,16 +45,17 @@ pub(super) fn units(nest: &mut Nest, outer: &[Axis], along: (&Axis, usize)) -> V
     let (axis, lanes) = along;
     let mut others: Vec<Axis> = outer.iter().filter(|other| *other != axis).cloned().collect();
     order_by_output(nest, &mut others);
-    let mut windows = Windows::of(nest, outer, along);
-    let mut units = vec![windows.unit(nest, None)];
+    let windows = Windows::of(nest, outer, along);
+    let mut units = vec![windows.unit(nest, None, 1.0)];
+    // Threads beside each other have vectors along the axis, then points of the innermost other axis. A block of that one takes their runs of
+    // elements apart.
+    let run = axis.extent.div_ceil(lanes) * lanes * windows.element_bytes;
+    let apart = if run < LONG_RUN { 1.0 + SHORT_RUN / run as f64 } else { 1.0 };
     for other in &others {
         let Some(position) = nest.axes.iter().position(|axis| axis == other) else { continue };
-        // Threads beside each other have vectors along the axis, then points of the innermost other axis.
-        let bytes = axis.extent.div_ceil(lanes) * lanes * windows.element_bytes;
-        let is_apart = Some(other) == others.last() && bytes < LONG_RUN;
-        windows.run = is_apart.then_some(bytes as f64);
+        let traffic = if Some(other) == others.last() { apart } else { 1.0 };
         for points in 2..=MAX_POINTS.min(other.extent) {
-            units.push(windows.unit(nest, Some((other, AxisBlock { axis: position, points }))));
+            units.push(windows.unit(nest, Some((other, AxisBlock { axis: position, points })), traffic));
         }
     }
     units
@@ -65,8 +66,6 @@ struct Windows {
     stages: Vec<WindowStage>,
     /// Bytes of the smallest elements that are loaded.
     element_bytes: usize,
-    /// Bytes of the runs that neighbouring threads read, where those are short.
-    run: Option<f64>,
 }
 
 struct WindowStage {
@@ -94,19 +93,19 @@ impl Windows {
             element_bytes = sizes.fold(element_bytes, usize::min);
             stages.push(WindowStage { effort, reduced });
         }
-        Self { stages, element_bytes: element_bytes.min(WIDEST_ELEMENT), run: None }
+        Self { stages, element_bytes: element_bytes.min(WIDEST_ELEMENT) }
     }
 
-    /// The unit of a vector, or of a block of them along an axis.
-    fn unit(&self, nest: &mut Nest, block: Option<(&Axis, AxisBlock)>) -> WindowUnit {
+    /// The unit of a vector, or of a block of them along an axis, whose loads transfer so many times their bytes.
+    fn unit(&self, nest: &mut Nest, block: Option<(&Axis, AxisBlock)>, traffic: f64) -> WindowUnit {
         let points = block.map_or(1, |(_, block)| block.points);
         let along = block.map(|(axis, block)| (axis.var, block.points));
-        let mut unit = self.of_points(nest, along);
+        let mut unit = self.of_points(nest, along, traffic);
         if let Some((axis, _)) = block {
             // The last unit of the axis does what is left point by point.
             let (whole, rest) = (axis.extent / points, axis.extent % points);
             if rest > 0 {
-                let single = self.of_points(nest, None);
+                let single = self.of_points(nest, None, traffic);
                 let share = 1.0 / (whole + 1) as f64;
                 unit.effort = unit.effort.times(1.0 - share).plus(single.effort.times(rest as f64 * share));
             }
@@ -117,7 +116,7 @@ impl Windows {
     }
 
     /// What a thread does for so many points along an axis.
-    fn of_points(&self, nest: &mut Nest, along: Option<(VarId, usize)>) -> WindowUnit {
+    fn of_points(&self, nest: &mut Nest, along: Option<(VarId, usize)>, traffic: f64) -> WindowUnit {
         let points = along.map_or(1, |(_, points)| points);
         let most = updates(along.is_some());
         let mut unit = WindowUnit { block: None, effort: Effort::default(), together: 0.0, waits: 0.0 };
@@ -135,9 +134,9 @@ impl Windows {
                 let elements = elements(nest, *load, &steps) as f64;
                 let all = of_load.times(elements);
                 together += all.loaded;
+                // The share that comes from memory.
                 let wait = (of_load.bytes / of_load.loaded.max(1.0)).clamp(LEAST_WAIT, 1.0);
-                let apart = self.run.map_or(1.0, |run| (run + SHORT_RUN) / run);
-                effort = effort.plus(Effort { loaded: all.loaded * wait, bytes: all.bytes * apart, ..all });
+                effort = effort.plus(Effort { loaded: all.loaded * wait, bytes: all.bytes * traffic, ..all });
             }
             unit.effort = unit.effort.plus(effort.times(iterations));
             let in_loop = (together * iterations.min(LOADS_IN_FLIGHT)).min(MOST_TOGETHER);
@@ -150,7 +149,7 @@ impl Windows {
 }
 
 /// Iterations of a reduction whose loads are in flight together.
-pub(super) const LOADS_IN_FLIGHT: f64 = 8.0;
+const LOADS_IN_FLIGHT: f64 = 8.0;
 
 /// Most bytes of several iterations whose loads are in flight together.
 const MOST_TOGETHER: f64 = 128.0;

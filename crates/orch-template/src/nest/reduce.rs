@@ -189,7 +189,7 @@ impl<'e> NestEmitter<'e> {
     }
 
     /// `body` at every point of the reduced axes: the innermost axes are unrolled within
-    /// [`MAX_UNROLLED_UPDATES`](super::plan::MAX_UNROLLED_UPDATES), the others are loops whose bounds leave out what
+    /// [`unrolled_updates`](super::plan::NestPlan::unrolled_updates), the others are loops whose bounds leave out what
     /// guards exclude. `body` is called with the reduction without those guards; one execution of it updates each
     /// accumulator `updates` times.
     fn reduction_loops(
