@@ -12,6 +12,7 @@
 
 use bytes::Bytes;
 use orch_ir::{DType, Shape, Tensor};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Memory that a [`BufferRef`] points into.
@@ -121,7 +122,7 @@ pub struct Step<L> {
 
 /// An output that may have the memory of an input, whose new value it is. The steps first copy the old value, which is nothing to do
 /// then, and read the input no more once they have written the output.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Update {
     /// Number of the output.
     pub output: usize,
@@ -200,20 +201,6 @@ impl<L: KernelLaunch> Program<L> {
         if violations.is_empty() { Ok(()) } else { Err(ProgramError { violations }) }
     }
 
-    /// A range by which steps that access the same memory know each other: that of an input for the output that updates it.
-    pub(crate) fn identity(&self, range: BufferRef) -> BufferRef {
-        let update = match range.base {
-            Base::Output(output) => self.update_of(output),
-            Base::Arena | Base::Constant(_) | Base::Input(_) => None,
-        };
-        BufferRef { base: update.map_or(range.base, |update| Base::Input(update.input)), ..range }
-    }
-
-    /// The update by an output.
-    pub(crate) fn update_of(&self, output: usize) -> Option<Update> {
-        self.updates.iter().copied().find(|update| update.output == output)
-    }
-
     fn check_range(&self, buffer: &BufferRef, report: &mut impl FnMut(String)) {
         let size = match buffer.base {
             Base::Arena => Some(self.arena_bytes),
@@ -285,6 +272,16 @@ impl BufferRef {
     /// A range that is written.
     pub fn write(base: Base, offset_bytes: usize, len_bytes: usize) -> Self {
         Self { base, offset_bytes, len_bytes, access: Access::Write }
+    }
+
+    /// The range by which steps that access the same memory know each other: that of an input for the output that updates it.
+    #[must_use]
+    pub fn identity(self, updates: &[Update]) -> Self {
+        let update = match self.base {
+            Base::Output(output) => updates.iter().find(|update| update.output == output),
+            Base::Arena | Base::Constant(_) | Base::Input(_) => None,
+        };
+        Self { base: update.map_or(self.base, |update| Base::Input(update.input)), ..self }
     }
 
     fn end(&self) -> Option<usize> {

@@ -6,6 +6,7 @@ use crate::{Error, Precision};
 use orch_ir::{DType, Shape};
 use orch_mugraph::{Band, Certificate};
 use orch_runtime::cuda::Computation;
+pub use orch_runtime::program::Update;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -102,15 +103,6 @@ pub struct Port {
     pub dtype: String,
     /// Shape.
     pub shape: Vec<usize>,
-}
-
-/// An output that is the new value of an input, of the same type and shape. With memory of its own it is first made a copy of that.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Update {
-    /// Number of the output.
-    pub output: usize,
-    /// Number of the input.
-    pub input: usize,
 }
 
 /// A constant that the caller may replace.

@@ -84,7 +84,7 @@ fn launch(step: &super::CpuStep) -> Option<&Launch> {
 
 /// The ranges of a launch, those of updated outputs as of their inputs.
 fn known(program: &Program, launch: &Launch) -> Vec<BufferRef> {
-    launch.buffers.iter().map(|range| program.identity(*range)).collect()
+    launch.buffers.iter().map(|range| range.identity(&program.updates)).collect()
 }
 
 /// True if the pieces have each task of each launch once.

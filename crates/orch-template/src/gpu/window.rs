@@ -28,6 +28,18 @@ const LEAST_WAIT: f64 = 0.25;
 /// Bytes from which on runs of consecutive elements are as good as one.
 const LONG_RUN: usize = 128;
 
+/// Iterations of a reduction whose loads are in flight together.
+const LOADS_IN_FLIGHT: f64 = 8.0;
+
+/// Most bytes of several iterations whose loads are in flight together.
+const MOST_TOGETHER: f64 = 128.0;
+
+/// Bytes of an element of the widest type.
+const WIDEST_ELEMENT: usize = 8;
+
+/// Instructions by which a thread finds its points.
+const UNIT_INSTRUCTIONS: f64 = 20.0;
+
 /// What a thread does for one vector, or for several neighbouring ones.
 pub(super) struct WindowUnit {
     /// The neighbours.
@@ -147,18 +159,6 @@ impl Windows {
         unit
     }
 }
-
-/// Iterations of a reduction whose loads are in flight together.
-const LOADS_IN_FLIGHT: f64 = 8.0;
-
-/// Most bytes of several iterations whose loads are in flight together.
-const MOST_TOGETHER: f64 = 128.0;
-
-/// Bytes of an element of the widest type.
-const WIDEST_ELEMENT: usize = 8;
-
-/// Instructions by which a thread finds its points.
-const UNIT_INSTRUCTIONS: f64 = 20.0;
 
 /// Most accumulator updates that are unrolled where points are computed together, and where they are not.
 pub(super) fn updates(is_block: bool) -> usize {

@@ -8,7 +8,7 @@ use crate::manifest::{ActionInfo, Device, Manifest, StepInfo};
 use crate::plan::sharing::{SharedWork, gains, joined_us, pieces, separate_us};
 use orch_runtime::conflict;
 use orch_runtime::cpu::{JoinedLaunches, Piece};
-use orch_runtime::program::{Base, BufferRef};
+use orch_runtime::program::BufferRef;
 use serde::Serialize;
 use std::ops::Range;
 
@@ -94,12 +94,5 @@ fn work(manifest: &Manifest, step: &StepInfo) -> Option<SharedWork> {
 
 /// The memory of a step, where an output that updates an input is that input.
 fn ranges(manifest: &Manifest, step: &StepInfo) -> Vec<BufferRef> {
-    let known = |range: BufferRef| match range.base {
-        Base::Output(output) => {
-            let update = manifest.updates.iter().find(|update| update.output == output);
-            BufferRef { base: update.map_or(range.base, |update| Base::Input(update.input)), ..range }
-        }
-        Base::Arena | Base::Constant(_) | Base::Input(_) => range,
-    };
-    step.slots.iter().map(buffer_ref).map(known).collect()
+    step.slots.iter().map(|slot| buffer_ref(slot).identity(&manifest.updates)).collect()
 }

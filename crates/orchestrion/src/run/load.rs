@@ -6,14 +6,14 @@ use super::launch::{buffer_ref, check_fits, launch_shape, starts_early, tensor_m
 use super::options::RunOptions;
 use crate::Error;
 use crate::manifest::{
-    self, ActionInfo, ClearedSlot, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed,
+    ActionInfo, ClearedSlot, KernelInfo, Manifest, Port, Slot, SlotMemory, StepInfo, typed,
 };
 use crate::parallel::MAX_THREADS;
 use crate::plan::sharing::chunking;
 use bytes::Bytes;
 use orch_runtime::cpu::{Library, Pool, PoolOptions, usable_cores};
 use orch_runtime::cuda::{Context, CudaError, Device, Driver, ExecutableOptions, Module, ProfilerRanges};
-use orch_runtime::program::{Action, HostStep, Program, ProgramError, Step, TensorRef, Update};
+use orch_runtime::program::{Action, HostStep, Program, ProgramError, Step, TensorRef};
 use orch_runtime::{cpu, cuda};
 
 /// A program for threads of this process.
@@ -160,11 +160,7 @@ fn program<L>(
         constants,
         input_bytes: port_bytes(manifest.program_inputs())?,
         output_bytes: port_bytes(&manifest.outputs)?,
-        updates: manifest
-            .updates
-            .iter()
-            .map(|&manifest::Update { output, input }| Update { output, input })
-            .collect(),
+        updates: manifest.updates.clone(),
         steps: steps.collect::<Result<_, Error>>()?,
     })
 }

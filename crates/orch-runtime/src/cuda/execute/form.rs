@@ -230,7 +230,9 @@ impl CudaExecutable {
             Execution::BranchedGraph => {
                 let program = &self.source.program;
                 let ranges: Vec<_> = (program.steps[steps].iter())
-                    .map(|step| step.buffers().into_iter().map(|range| program.identity(range)).collect())
+                    .map(|step| {
+                        step.buffers().into_iter().map(|range| range.identity(&program.updates)).collect()
+                    })
                     .collect();
                 dependencies(&ranges)
             }

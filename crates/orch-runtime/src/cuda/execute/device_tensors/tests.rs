@@ -582,7 +582,7 @@ fn what_is_updated_waits_for_those_that_read_the_old_value() {
     let executable = executable(&context, updating(&context), Execution::BranchedGraph);
     let program = executable.program();
     let ranges: Vec<Vec<BufferRef>> = (program.steps.iter())
-        .map(|step| step.buffers().into_iter().map(|range| program.identity(range)).collect())
+        .map(|step| step.buffers().into_iter().map(|range| range.identity(&program.updates)).collect())
         .collect();
     assert_eq!(crate::dependencies(&ranges), [vec![], vec![0], vec![1], vec![2]]);
 }
