@@ -104,6 +104,41 @@ pub struct Const {
     pub bits: u64,
 }
 
+/// Half of the lanes of a vector.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LaneHalf {
+    /// Those from 0 on.
+    Low,
+    /// Those from the middle on.
+    High,
+}
+
+impl LaneHalf {
+    /// Both, in order.
+    pub const BOTH: [Self; 2] = [Self::Low, Self::High];
+
+    /// `low` or `high`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::High => "high",
+        }
+    }
+
+    /// The half with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::BOTH.into_iter().find(|half| half.name() == name)
+    }
+
+    /// Its lanes among so many.
+    pub fn lanes(self, all: usize) -> std::ops::Range<usize> {
+        match self {
+            Self::Low => 0..all / 2,
+            Self::High => all / 2..all,
+        }
+    }
+}
+
 /// One expression node. Operands of elementwise nodes have equal lanes; [`Expr::Splat`] widens explicitly.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Expr {
@@ -135,6 +170,8 @@ pub enum Expr {
     DotPairs(ExprId, ExprId, ExprId),
     /// Lanes of two vectors by turns: `a[0], b[0], a[1], b[1], ..`.
     Interleave(ExprId, ExprId),
+    /// The lower or the upper half of a vector's lanes.
+    Half(LaneHalf, ExprId),
     /// `floor(a / b)` of integers, `b > 0`.
     FloorDiv(ExprId, ExprId),
     /// `a - floor(a / b) * b` of integers, `b > 0`.
@@ -334,6 +371,10 @@ impl Exprs {
             Expr::Interleave(a, b) => {
                 assert_eq!(self.ty(*a), self.ty(*b), "operands of {node:?}");
                 Type { lanes: 2 * self.lanes(*a), ..self.ty(*a) }
+            }
+            Expr::Half(_, a) => {
+                assert!(self.lanes(*a).is_multiple_of(2), "operand of {node:?}");
+                Type { lanes: self.lanes(*a) / 2, ..self.ty(*a) }
             }
             Expr::Read { arg, .. } => Type::scalar(self.arg_dtypes[arg.index()]),
             Expr::Stage(stage) => Type::scalar(self.stage_dtypes[stage.index()]),

@@ -10,7 +10,7 @@ use orch_ir::{
     BinaryFn, Contract, ConvSpec, DType, PrimGraph, PrimOp, ScalarFn, Tensor, TensorId, UnaryFn, Window,
 };
 use orch_template::contraction::{
-    ContractionForm, CpuContractionSchedule, CpuMathUnit, GemmShape, RowOrder, lower, staging,
+    ContractionForm, CpuContractionSchedule, CpuMathUnit, GemmShape, RowOrder, lower, staging, work,
 };
 use orch_template::gpu::contraction as gpu;
 use orch_thread::OperandPrecision;
@@ -609,6 +609,66 @@ fn batched_products_with_a_transposed_operand() {
         let k = case.add(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[k]);
         let scores = case.add(PrimOp::Contract(Contract::matmul(1)), &[q, k]);
         case.check(scores, None, &format!("scores {heads} {s} {t} {d}"));
+    }
+}
+
+/// Weights that are inputs, `[n][k]`, have neighbours along K: they are transposed in registers, by as many at a time as are left, also if they are
+/// computed.
+#[test]
+fn operands_along_k_are_transposed_in_registers() {
+    for (m, n, k, is_computed) in
+        [(3, 50, 37, false), (9, 16, 16, true), (1, 33, 70, true), (5, 48, 4, false)]
+    {
+        let mut case = Case::new();
+        let (x, w) = (case.input(&[m, k]), case.input(&[n, k]));
+        let w = match is_computed {
+            true => case.add(PrimOp::Map(ScalarFn::Unary(UnaryFn::Neg)), &[w]),
+            false => w,
+        };
+        let w = case.add(PrimOp::Transpose { perm: vec![1, 0] }, &[w]);
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        let what = format!("{m}x{n}x{k}, computed {is_computed}");
+        let (block, expected, layout) = case.built(y);
+        for target in [&X86_64_V4, &X86_64_V3] {
+            let (_, kernel) = preferred(&block, target);
+            let text = kernel.program.to_string();
+            assert!(text.contains("interleave(") && text.contains("low("), "{what}: {text}");
+            // A line of its own, if their number is odd, is gathered.
+            assert_eq!(text.contains("[ramp("), k % 2 == 1, "{what}: {text}");
+            let got = case.run_kernel(&block, &kernel, &what);
+            compare(&expected, &got, &layout, 1e-4, &what);
+        }
+        case.check_on_gpu(&block, &expected, &layout, &what);
+    }
+}
+
+/// Weights of a convolution that are inputs, `[m][c r s]`, are read in the order of their memory, though K counts windows before channels.
+#[test]
+fn weights_of_convolutions_are_packed_in_the_order_of_memory() {
+    for (channels, maps, window, groups) in [
+        (16, 20, square_window(3, 1, 1, 1), 1),
+        (5, 33, square_window(3, 1, 0, 1), 1),
+        (24, 24, square_window(1, 1, 0, 1), 1),
+        (12, 32, square_window(2, 2, 0, 1), 2),
+    ] {
+        let mut case = Case::new();
+        let x = case.input(&[2, 7, 7, channels]);
+        let x = case.add(PrimOp::Transpose { perm: vec![0, 3, 1, 2] }, &[x]);
+        let kernel = window.kernel[0];
+        let w = case.input(&[maps, channels / groups, kernel, kernel]);
+        let what = format!("{channels} -> {maps} by {kernel}, {groups} groups");
+        let y = case.add(PrimOp::Conv(ConvSpec { window, groups }), &[x, w]);
+        let mut layouts: Vec<Layout> =
+            case.graph.tensors().iter().map(|info| Layout::row_major(info.shape.rank())).collect();
+        layouts[y.index()] = Layout::channels_last(4);
+        let nodes: Vec<_> = case.graph.node_ids().collect();
+        let block = fuse::build(&case.graph, &nodes, &[y], &|t| layouts[t.index()].clone(), "conv").unwrap();
+        let packing = work(&block, &X86_64_V4, 16).expect("a contraction").packing;
+        let elements = (maps * channels / groups * kernel * kernel) as u64;
+        let odd = channels / groups * kernel * kernel % 2;
+        assert_eq!(packing.gathered, maps as u64 * odd as u64, "{what}: {packing:?}");
+        assert_eq!(packing.transposed, elements - packing.gathered, "{what}: {packing:?}");
+        case.check(y, Some(layouts), &what);
     }
 }
 

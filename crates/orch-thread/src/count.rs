@@ -268,6 +268,7 @@ fn of_expr(exprs: &Exprs, id: ExprId) -> InstructionCounts {
         | Expr::Read { .. }
         | Expr::Stage(_)
         | Expr::Splat(..)
+        | Expr::Half(..)
         | Expr::Ramp { .. } => none,
     }
 }

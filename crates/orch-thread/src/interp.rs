@@ -375,6 +375,10 @@ impl ThreadInterpreter<'_> {
                 let (a, b) = (self.eval(*a)?, self.eval(*b)?);
                 a.iter().zip(&*b).flat_map(|(&a, &b)| [a, b]).collect()
             }
+            Expr::Half(half, a) => {
+                let a = self.eval(*a)?;
+                a[half.lanes(a.len())].iter().copied().collect()
+            }
             Expr::FloorDiv(a, b) => self.floor_division(id, *a, *b, scalar::floor_div)?,
             Expr::FloorRem(a, b) => {
                 self.floor_division(id, *a, *b, |x, y| x - scalar::floor_div(x, y) * y)?

@@ -6,7 +6,7 @@
 
 use crate::interp::BufferData;
 use crate::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
-use orch_compute::expr::{BufferId, Expr, ExprId, Type, VarId, VarInfo};
+use orch_compute::expr::{BufferId, Expr, ExprId, LaneHalf, Type, VarId, VarInfo};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
 /// A small generator of pseudo-random numbers (SplitMix64).
@@ -364,6 +364,19 @@ impl Generator {
                 }
             }
             5 | 6 => return self.unary(ty, depth),
+            7 if dtype != DType::Bool => {
+                let (half, wide) = (self.random.pick(&LaneHalf::BOTH), Type { dtype, lanes: 2 * lanes });
+                return if lanes > 1 && self.random.one_in(2) {
+                    let half = Type { dtype, lanes: lanes / 2 };
+                    let (a, b) = (self.expr(half, depth - 1), self.expr(half, depth - 1));
+                    self.program.exprs.interleave(a, b)
+                } else if lanes < LANES[LANES.len() - 1] {
+                    let a = self.expr(wide, depth - 1);
+                    self.program.exprs.half(half, a)
+                } else {
+                    self.binary(ty, depth)
+                };
+            }
             _ if dtype == DType::Bool && self.random.one_in(2) => return self.predicate(lanes, depth),
             _ => return self.binary(ty, depth),
         };

@@ -187,7 +187,8 @@ impl Vectorizer {
             | Expr::Ramp { .. }
             | Expr::ReduceLanes(..)
             | Expr::DotPairs(..)
-            | Expr::Interleave(..) => {
+            | Expr::Interleave(..)
+            | Expr::Half(..) => {
                 panic!("a vector cannot be widened")
             }
             node => exprs.rebuild(node),

@@ -6,7 +6,7 @@ use super::helper::{Op, mask_of};
 use super::literal::{element_list, literal};
 use super::types::CType;
 use crate::facts;
-use orch_compute::{Expr, ExprId};
+use orch_compute::{Expr, ExprId, LaneHalf};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
 /// The type in which arithmetic on elements of `dtype` is done.
@@ -64,6 +64,15 @@ impl FunctionEmitter<'_> {
             Expr::Interleave(a, b) => {
                 let (a, b) = (self.value_of(a), self.value_of(b));
                 let text = self.unit.apply(Op::Interleave, dtype, lanes, &[&a.text, &b.text]);
+                self.number(dtype, lanes, text)
+            }
+            Expr::Half(half, a) => {
+                let a = self.value_of(a);
+                let op = match half {
+                    LaneHalf::Low => Op::Low,
+                    LaneHalf::High => Op::High,
+                };
+                let text = self.unit.apply(op, dtype, 2 * lanes, &[&a.text]);
                 self.number(dtype, lanes, text)
             }
             Expr::FloorDiv(a, b) => self.floor_division(Op::FloorDiv, "/", a, b),

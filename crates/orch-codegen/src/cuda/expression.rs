@@ -3,7 +3,7 @@
 use super::emitter::{CppValue, Emitter};
 use super::types::{CppType, INT};
 use crate::facts;
-use orch_compute::{Const, Expr, ExprId, Type};
+use orch_compute::{Const, Expr, ExprId, LaneHalf, Type};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
 
 impl Emitter<'_> {
@@ -50,6 +50,8 @@ impl Emitter<'_> {
             Expr::IsInf(a) => value(format!("o_is_inf({})", self.operand(a).text)),
             Expr::Fma(a, b, c) => self.call(id, "o_fma", &[a, b, c]),
             Expr::Interleave(a, b) => self.call(id, "o_interleave", &[a, b]),
+            Expr::Half(LaneHalf::Low, a) => self.call(id, "o_low", &[a]),
+            Expr::Half(LaneHalf::High, a) => self.call(id, "o_high", &[a]),
             Expr::FloorDiv(a, b) => self.division(id, "o_floor_div", "/", a, b),
             Expr::FloorRem(a, b) => self.division(id, "o_floor_rem", "%", a, b),
             Expr::Load { buffer, offset, lanes, mask } => value(self.load(buffer, offset, lanes, mask)),

@@ -283,6 +283,16 @@ template <class T> ORC vec<T, 2> o_interleave(T a, T b) {
     r.v[1] = b;
     return r;
 }
+// Half of a vector's lanes.
+template <class T, int N> ORC vec<T, N / 2> o_part(vec<T, N> a, int first) {
+    vec<T, N / 2> r;
+    ORC_UNROLL for (int i = 0; i < N / 2; i++) r.v[i] = a.v[first + i];
+    return r;
+}
+template <class T, int N> ORC auto o_low(vec<T, N> a) { return o_part(a, 0); }
+template <class T, int N> ORC auto o_high(vec<T, N> a) { return o_part(a, N / 2); }
+template <class T> ORC T o_low(vec<T, 2> a) { return a.v[0]; }
+template <class T> ORC T o_high(vec<T, 2> a) { return a.v[1]; }
 #define ORC_REDUCE(name, f) \
     template <class T, int N> ORC T name(vec<T, N> a) { \
         ORC_UNROLL for (int n = N / 2; n > 0; n /= 2) ORC_UNROLL for (int i = 0; i < n; i++) a.v[i] = f(a.v[i], a.v[i + n]); \

@@ -226,7 +226,8 @@ impl<'a> BlockInterpreter<'a> {
             | Expr::Ramp { .. }
             | Expr::ReduceLanes(..)
             | Expr::DotPairs(..)
-            | Expr::Interleave(..) => None,
+            | Expr::Interleave(..)
+            | Expr::Half(..) => None,
         };
         value.ok_or_else(|| self.undefined(id))
     }

@@ -121,7 +121,8 @@ impl Checker<'_> {
                 | Expr::Ramp { .. }
                 | Expr::ReduceLanes(..)
                 | Expr::DotPairs(..)
-                | Expr::Interleave(..)) => {
+                | Expr::Interleave(..)
+                | Expr::Half(..)) => {
                     self.problems.push(format!("{what}: {node:?} in a block program"));
                 }
                 _ => {}

@@ -102,6 +102,7 @@ fn node_text(exprs: &Exprs, id: ExprId, texts: &Texts) -> (String, Binding) {
         Expr::Fma(a, b, c) => atom(format!("fma({}, {}, {})", plain(a), plain(b), plain(c))),
         Expr::DotPairs(a, b, c) => atom(format!("dot_pairs({}, {}, {})", plain(a), plain(b), plain(c))),
         Expr::Interleave(a, b) => atom(format!("interleave({}, {})", plain(a), plain(b))),
+        Expr::Half(half, a) => atom(format!("{}({})", half.name(), plain(a))),
         Expr::FloorDiv(a, b) => infix("//", Binding::Product, a, b),
         Expr::FloorRem(a, b) => infix("%", Binding::Product, a, b),
         Expr::Read { arg, index, guard } => atom(format!("{arg}[{}{}]", list(index), guarded(guard))),

@@ -18,6 +18,7 @@ impl Expr {
             | Expr::IsInf(a)
             | Expr::Splat(a, _)
             | Expr::Ramp { base: a, .. }
+            | Expr::Half(_, a)
             | Expr::ReduceLanes(_, a) => visit(*a),
             Expr::Binary(_, a, b)
             | Expr::Compare(_, a, b)
@@ -58,6 +59,7 @@ impl Expr {
             Expr::Fma(a, b, c) => Expr::Fma(map(*a), map(*b), map(*c)),
             Expr::DotPairs(a, b, c) => Expr::DotPairs(map(*a), map(*b), map(*c)),
             Expr::Interleave(a, b) => Expr::Interleave(map(*a), map(*b)),
+            Expr::Half(half, a) => Expr::Half(*half, map(*a)),
             Expr::Read { arg, index, guard } => Expr::Read {
                 arg: *arg,
                 index: index.iter().map(|&i| map(i)).collect(),
@@ -154,6 +156,7 @@ impl Exprs {
             Expr::Fma(a, b, c) => self.fma(a, b, c),
             Expr::DotPairs(a, b, c) => self.dot_pairs(a, b, c),
             Expr::Interleave(a, b) => self.interleave(a, b),
+            Expr::Half(half, a) => self.half(half, a),
             Expr::FloorDiv(a, b) => self.floor_div(a, b),
             Expr::FloorRem(a, b) => self.floor_rem(a, b),
             Expr::Read { arg, index, guard } => self.read(arg, index, guard),

@@ -375,14 +375,39 @@ impl<'a> ContractionEmitter<'a> {
         mask: Option<ExprId>,
         registers: &[(VarId, ExprId)],
     ) -> ExprId {
-        let extent = self.source.var_info(coordinate).range.map_or(0, |(_, last)| last as usize + 1);
-        let exprs = &mut self.program.exprs;
-        let (var, each) = exprs.fresh_index("each", extent.next_multiple_of(self.lanes));
-        let bindings = [bindings, &[(coordinate, each)]].concat();
-        let scalar = self.import_scalar(root, &bindings);
+        let (scalar, var) = self.import_each(root, bindings, coordinate, self.lanes);
         let base = self.program.exprs.var(base);
         let widening = Widening { var, base, lanes: self.lanes, mask, registers: registers.to_vec() };
         vectorize(&mut self.program.exprs, scalar, &widening).value
+    }
+
+    /// As [`Self::import_vector`], of so many lanes.
+    pub fn import_run(
+        &mut self,
+        root: ExprId,
+        bindings: &[(VarId, ExprId)],
+        (coordinate, base): (VarId, VarId),
+        lanes: usize,
+    ) -> ExprId {
+        let (scalar, var) = self.import_each(root, bindings, coordinate, lanes);
+        let exprs = &mut self.program.exprs;
+        let base = exprs.var(base);
+        let value = vectorize(exprs, scalar, &Widening::new(var, base, lanes)).value;
+        if exprs.lanes(value) == 1 { exprs.splat(value, lanes) } else { value }
+    }
+
+    /// Copies an expression of the block program at each value of a flat coordinate, which the variable is.
+    fn import_each(
+        &mut self,
+        root: ExprId,
+        bindings: &[(VarId, ExprId)],
+        coordinate: VarId,
+        lanes: usize,
+    ) -> (ExprId, VarId) {
+        let extent = self.source.var_info(coordinate).range.map_or(0, |(_, last)| last as usize + 1);
+        let (var, each) = self.program.exprs.fresh_index("each", extent.next_multiple_of(lanes));
+        let bindings = [bindings, &[(coordinate, each)]].concat();
+        (self.import_scalar(root, &bindings), var)
     }
 
     /// Lanes below `valid`; `None` when that is all of them.

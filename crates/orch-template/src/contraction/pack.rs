@@ -3,14 +3,40 @@
 use super::bf16_dot;
 use super::emitter::{ContractionEmitter, RowScratch, WindowScratch};
 use super::operand::RowsFrom;
-use super::pack_cost::RowOrder;
+use super::pack_cost::{AlongK, RowOrder};
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
 use orch_compute::simplify::simplify;
 use orch_thread::program::{LoopKind, Stmt};
+use std::ops::Range;
 
 /// Vectors that a copying loop moves per iteration.
 const COPY_UNROLL: u32 = 4;
+
+/// How many vectors ahead elements along K are prefetched.
+const VECTORS_AHEAD: usize = 4;
+
+/// A panel that is filled.
+struct Panel {
+    /// Where: `[k][column]`.
+    buffer: BufferId,
+    /// Its first column.
+    first_column: ExprId,
+    /// How many columns it has.
+    columns: usize,
+    /// What it is filled with.
+    element: PanelElement,
+}
+
+/// An element of the second operand.
+struct PanelElement {
+    /// It, over batch axes, the flat column and `k`.
+    value: ExprId,
+    /// Counts along the K axes, in the order of `axes`.
+    k: VarId,
+    /// The K axes, outermost first.
+    axes: Vec<VarId>,
+}
 
 impl ContractionEmitter<'_> {
     /// Computes the work item's rows of the first operand into scratch.
@@ -165,28 +191,136 @@ impl ContractionEmitter<'_> {
         simplify(&mut self.source, a)
     }
 
-    /// Computes one panel of the second operand into scratch, vectors along columns, zeros past the last one.
+    /// Computes one panel of the second operand into scratch, `[k][column]`, with anything past the last column.
+    ///
+    /// Where elements are neighbours along K and not along columns, some of each column are loaded together and transposed in registers, a
+    /// vector's number of them as long as there are so many, so that each cache line is read once: of 16 columns that are a multiple of 4 KiB
+    /// apart the L1 holds no more than 8 or 12 lines.
     pub fn fill_panel(&mut self, buffer: BufferId, panel: ExprId, columns: usize) -> Vec<Stmt> {
-        let width = self.width();
-        let (k_var, k) = self.program.exprs.fresh_index("k", self.extents.k);
+        let along_k = AlongK::of(self.block, &self.form);
+        let mut group = if along_k.is_some() { self.lanes } else { 1 };
+        let panel = Panel {
+            buffer,
+            first_column: self.program.exprs.mul_const(panel, self.width() as i64),
+            columns,
+            element: self.panel_element(along_k),
+        };
+        let (mut body, mut from) = (Vec::new(), 0);
+        while from < self.extents.k {
+            let past = self.extents.k - (self.extents.k - from) % group;
+            if past > from {
+                body.push(match group {
+                    1 => self.fill_lines(&panel, from..past),
+                    _ => self.fill_transposed(&panel, from..past, group),
+                });
+            }
+            (from, group) = (past, group / 2);
+        }
+        body
+    }
+
+    /// The second operand over the flat column and K as panels are filled: in the order of memory where elements are neighbours along it.
+    fn panel_element(&mut self, along_k: Option<AlongK>) -> PanelElement {
+        let Some(AlongK { axes }) = along_k.filter(|along| along.axes != self.form.k) else {
+            return PanelElement { value: self.b, k: self.flat.k, axes: self.form.k.clone() };
+        };
+        let extents: Vec<usize> = axes.iter().map(|&axis| self.block.extent(axis)).collect();
+        let (k, in_memory) = self.source.fresh_index("k", self.extents.k);
+        let places = self.source.unflatten(in_memory, &extents);
+        let others = self.flat.bindings.iter().filter(|(axis, _)| !axes.contains(axis));
+        let bindings: Vec<(VarId, ExprId)> =
+            others.copied().chain(axes.iter().copied().zip(places)).collect();
+        let value = Substitution::new(&bindings).apply(&mut self.source, self.form.b);
+        PanelElement { value: simplify(&mut self.source, value), k, axes }
+    }
+
+    /// The offset of a line of a panel, where `k` counts along the axes of `element`.
+    fn panel_line(&mut self, element: &PanelElement, k: ExprId) -> ExprId {
+        let width = self.width() as i64;
+        let extents: Vec<usize> = element.axes.iter().map(|&axis| self.block.extent(axis)).collect();
         let exprs = &mut self.program.exprs;
-        let line = exprs.mul_const(k, width as i64);
-        let first_column = exprs.mul_const(panel, width as i64);
-        let end = exprs.index(self.extents.k as i64);
-        let zero = exprs.index(0);
+        let places = exprs.unflatten(k, &extents);
+        let mut line = exprs.index(0);
+        for &axis in &self.form.k {
+            let place = element.axes.iter().zip(&places).find(|(other, _)| **other == axis);
+            line = exprs.mul_const(line, self.block.extent(axis) as i64);
+            line = exprs.add2(line, *place.expect("an order of the same axes").1);
+        }
+        let line = exprs.mul_const(line, width);
+        simplify(exprs, line)
+    }
+
+    /// Lines of a panel in vectors along columns; lanes past the last column are zero.
+    fn fill_lines(&mut self, panel: &Panel, lines: Range<usize>) -> Stmt {
+        let (var, k) = self.program.exprs.fresh_index("k", lines.end);
+        let line = self.panel_line(&panel.element, k);
         let mut body = Vec::new();
-        for vector in 0..columns.div_ceil(self.lanes) {
-            let start = vector * self.lanes;
-            let first = self.program.exprs.add_const(first_column, start as i64);
+        for start in (0..panel.columns).step_by(self.lanes) {
+            let first = self.program.exprs.add_const(panel.first_column, start as i64);
             let column = self.vector_index(&mut body, "column", first, self.extents.n);
-            let valid = (columns - start).min(self.lanes);
-            let mask = self.tail_mask(valid);
-            let value = self.import_vector(self.b, &[(self.flat.k, k)], (self.flat.n, column), mask);
+            let mask = self.tail_mask((panel.columns - start).min(self.lanes));
+            let along = (self.flat.n, column);
+            let value = self.import_vector(panel.element.value, &[(panel.element.k, k)], along, mask);
             let value = self.zero_where_not(mask, value);
             let offset = self.program.exprs.add_const(line, start as i64);
-            body.push(Stmt::Store { buffer, offset, value, mask: None });
+            body.push(Stmt::Store { buffer: panel.buffer, offset, value, mask: None });
         }
-        vec![Stmt::For { var: k_var, start: zero, end, step: 1, kind: LoopKind::Serial, body }]
+        let exprs = &mut self.program.exprs;
+        let (start, end) = (exprs.index(lines.start as i64), exprs.index(lines.end as i64));
+        Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
+    }
+
+    /// Lines of a panel, `group` at a time: for each vector of columns so many elements of each column, those of the last column also in place of
+    /// columns past it, and these transposed.
+    fn fill_transposed(&mut self, panel: &Panel, lines: Range<usize>, group: usize) -> Stmt {
+        let (var, first) = self.program.exprs.fresh_index("k", lines.end);
+        self.program.exprs.set_multiple_of(var, group as i64);
+        let line_offsets: Vec<ExprId> = (0..group)
+            .map(|at| {
+                let k = self.program.exprs.add_const(first, at as i64);
+                self.panel_line(&panel.element, k)
+            })
+            .collect();
+        let mut body = Vec::new();
+        for start in (0..panel.columns).step_by(self.lanes) {
+            let along_k: Vec<ExprId> = (start..start + self.lanes)
+                .map(|column| {
+                    let column = column.min(panel.columns - 1) as i64;
+                    let column = self.program.exprs.add_const(panel.first_column, column);
+                    let along = (panel.element.k, var);
+                    self.import_run(panel.element.value, &[(self.flat.n, column)], along, group)
+                })
+                .collect();
+            if group == self.lanes {
+                body.extend(self.prefetches_ahead(&along_k));
+            }
+            let along_columns = self.program.exprs.transpose(along_k);
+            for (&line, value) in line_offsets.iter().zip(along_columns) {
+                let offset = self.program.exprs.add_const(line, start as i64);
+                body.push(Stmt::Store { buffer: panel.buffer, offset, value, mask: None });
+            }
+        }
+        let exprs = &mut self.program.exprs;
+        let (start, end) = (exprs.index(lines.start as i64), exprs.index(lines.end as i64));
+        Stmt::For { var, start, end, step: group as i64, kind: LoopKind::Serial, body }
+    }
+
+    /// Prefetches what loads like those of these vectors read some iterations later: they follow more streams than the hardware tells apart.
+    fn prefetches_ahead(&mut self, vectors: &[ExprId]) -> Vec<Stmt> {
+        let program = &mut self.program;
+        let loads = program.exprs.reachable(vectors);
+        let loads: Vec<(BufferId, ExprId)> = (loads.into_iter())
+            .filter_map(|id| match *program.exprs.get(id) {
+                Expr::Load { buffer, offset, lanes, .. } if lanes > 1 => Some((buffer, offset)),
+                _ => None,
+            })
+            .collect();
+        let ahead = |(buffer, offset): (BufferId, ExprId)| {
+            let last = program.exprs.index(program.buffer(buffer).elems as i64 - 1);
+            let offset = program.exprs.add_const(offset, (VECTORS_AHEAD * self.lanes) as i64);
+            Stmt::Prefetch { buffer, offset: program.exprs.min(offset, last) }
+        };
+        loads.into_iter().map(ahead).collect()
     }
 
     /// `scratch[line + i] = expr at i` for `i` along a whole axis, in vectors; of a `span`, those vectors that begin at or

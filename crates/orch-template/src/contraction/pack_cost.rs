@@ -2,7 +2,7 @@
 
 use super::form::ContractionForm;
 use orch_compute::block::BlockProgram;
-use orch_compute::expr::{Expr, ExprId, VarId};
+use orch_compute::expr::{ArgId, Expr, ExprId, Exprs, VarId};
 use orch_compute::simplify::Simplifier;
 
 /// Elements that a contraction computes into scratch before it multiplies.
@@ -12,6 +12,81 @@ pub struct PackingWork {
     pub lanes: u64,
     /// Elements that are fetched one at a time, since their neighbours in the vector are not neighbours in memory.
     pub gathered: u64,
+    /// Elements that are loaded in vectors along another axis and transposed in registers.
+    pub transposed: u64,
+}
+
+impl PackingWork {
+    /// The same where elements are transposed in place of gathered, but for a last line of an odd number.
+    pub(super) fn transposing(self, lines: usize) -> Self {
+        let gathered = self.gathered / lines as u64 * (lines % 2) as u64;
+        Self { gathered, transposed: self.gathered - gathered, ..self }
+    }
+
+    /// The work for two operands.
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            lanes: self.lanes + other.lanes,
+            gathered: self.gathered + other.gathered,
+            transposed: self.transposed + other.transposed,
+        }
+    }
+}
+
+/// Fewest elements that are loaded together to be transposed.
+const LEAST_RUN: i64 = 4;
+
+/// The K axes of an operand, outermost first as they lie in memory: its elements are neighbours along them, and not along columns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct AlongK {
+    /// The axes.
+    pub axes: Vec<VarId>,
+}
+
+impl AlongK {
+    /// The K axes of the second operand, if its elements are neighbours along all of them, and some, and not along columns.
+    pub fn of(block: &BlockProgram, form: &ContractionForm) -> Option<Self> {
+        let mut exprs = block.exprs.clone();
+        let mut simplifier = Simplifier::new();
+        let mut order = None;
+        for offset in read_offsets(block, &mut exprs, form.b) {
+            let mut stride = |axis| simplifier.stride(&mut exprs, offset, axis);
+            if form.n.last().is_none_or(|&column| matches!(stride(column), Some(0 | 1))) {
+                return None;
+            }
+            let strides = form.k.iter().map(|&axis| Some((stride(axis)?, axis)));
+            let mut strides = strides.collect::<Option<Vec<(i64, VarId)>>>()?;
+            strides.sort_by_key(|&(stride, _)| std::cmp::Reverse(stride));
+            let mut next = 1;
+            for &(stride, axis) in strides.iter().rev().filter(|(_, axis)| block.extent(*axis) > 1) {
+                if stride != next {
+                    return None;
+                }
+                next *= block.extent(axis) as i64;
+            }
+            let axes: Vec<VarId> = strides.into_iter().map(|(_, axis)| axis).collect();
+            if next < LEAST_RUN || order.as_ref().is_some_and(|other| *other != axes) {
+                return None;
+            }
+            order = Some(axes);
+        }
+        order.map(|axes| Self { axes })
+    }
+}
+
+/// The offsets at which an operand reads its arguments.
+fn read_offsets(block: &BlockProgram, exprs: &mut Exprs, operand: ExprId) -> Vec<ExprId> {
+    let reads: Vec<_> = (exprs.reachable(&[operand]).into_iter())
+        .filter_map(|id| match exprs.get(id) {
+            Expr::Read { arg, index, .. } => Some((*arg, index.clone())),
+            _ => None,
+        })
+        .collect();
+    let offset = |(arg, index): (ArgId, Vec<ExprId>)| {
+        let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
+        exprs.linear_index(&index, &strides)
+    };
+    reads.into_iter().map(offset).collect()
 }
 
 /// How a work item's rows lie in scratch. They are filled in vectors along the inner coordinate.
@@ -47,17 +122,9 @@ pub(super) fn operand_packing(
     let points: u64 = exprs.free_vars(factor).iter().map(|&axis| block.extent(axis) as u64).product();
     let extent = block.extent(along).max(1);
     let used = points / extent as u64 * extent.next_multiple_of(lanes) as u64;
-    let reads: Vec<_> = (exprs.reachable(&[factor]).into_iter())
-        .filter_map(|id| match exprs.get(id) {
-            Expr::Read { arg, index, .. } => Some((*arg, index.clone())),
-            _ => None,
-        })
-        .collect();
     let mut simplifier = Simplifier::new();
-    let mut fill = PackingWork { lanes: used, gathered: 0 };
-    for (arg, index) in reads {
-        let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
-        let offset = exprs.linear_index(&index, &strides);
+    let mut fill = PackingWork { lanes: used, ..PackingWork::default() };
+    for offset in read_offsets(block, &mut exprs, factor) {
         let is_together = matches!(simplifier.stride(&mut exprs, offset, along), Some(0 | 1));
         fill.gathered += if is_together { 0 } else { points };
     }

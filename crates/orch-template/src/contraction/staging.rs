@@ -5,7 +5,7 @@ use super::form::{ContractionForm, GemmShape};
 use super::lines::{LineSize, Lines};
 use super::math_unit::CpuMathUnit;
 use super::operand::{FlatAxes, PanelsFrom, RowsFrom, flat_operands, row_bytes, sources};
-use super::pack_cost::{PackingWork, RowOrder, operand_packing};
+use super::pack_cost::{AlongK, PackingWork, RowOrder, operand_packing};
 use super::schedule::TaskGrid;
 use super::window::WindowSize;
 use orch_compute::affine::gcd;
@@ -129,16 +129,19 @@ pub fn work(block: &BlockProgram, target: &CpuTarget, fill_lanes: usize) -> Opti
     let rows = along.map(|&along| operand_packing(block, form.a, along, fill_lanes));
     let of_window = |window: WindowSize| {
         let elems = window.elems_of(window.lines * window.line_rows) * extents.batch;
-        PackingWork { lanes: elems as u64, gathered: 0 }
+        PackingWork { lanes: elems as u64, ..PackingWork::default() }
     };
     let rows = rows.or(staging.window.map(of_window)).filter(|_| schedule.line_rows.is_none());
-    let panels = form
-        .n
-        .last()
-        .filter(|_| staging.panels)
-        .map(|&along| operand_packing(block, form.b, along, fill_lanes));
+    let transposes = math_unit == CpuMathUnit::Fma;
+    let panels = form.n.last().filter(|_| staging.panels).map(|&along| {
+        let packing = operand_packing(block, form.b, along, fill_lanes);
+        match AlongK::of(block, &form).filter(|_| transposes) {
+            Some(_) => packing.transposing(extents.k),
+            None => packing,
+        }
+    });
     let (rows, panels) = (rows.unwrap_or_default(), panels.unwrap_or_default());
-    let packing = PackingWork { lanes: rows.lanes + panels.lanes, gathered: rows.gathered + panels.gathered };
+    let packing = rows.plus(panels);
     let is_scattered = staging.panels
         || schedule.line_rows.is_none()
             && (staging.window.is_some() || staging.rows == Some(RowOrder::RowsInner));
@@ -163,13 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn a_transposed_factor_is_gathered() {
+    fn a_transposed_operand_is_transposed_in_registers() {
         let mut graph = PrimGraph::new("scores");
         let q = graph.add_input("q", DType::F32, [2, 40, 8]);
         let k = graph.add_input("k", DType::F32, [2, 50, 8]);
         let k = graph.add(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[k]).unwrap();
         let scores = graph.add(PrimOp::Contract(Contract::matmul(1)), &[q, k]).unwrap();
-        assert_eq!(fill_of(&graph, scores), PackingWork { lanes: 2 * 8 * 64, gathered: 2 * 8 * 50 });
+        let packing = PackingWork { lanes: 2 * 8 * 64, gathered: 0, transposed: 2 * 8 * 50 };
+        assert_eq!(fill_of(&graph, scores), packing);
     }
 
     #[test]

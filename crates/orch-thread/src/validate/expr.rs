@@ -67,7 +67,9 @@ impl Checker<'_> {
             Expr::IsNan(a) | Expr::IsInf(a) => (!exprs.dtype(*a).is_float()).then_some("is not of a float"),
             Expr::Fma(a, ..) => (exprs.dtype(*a) == DType::Bool).then_some("is of booleans"),
             Expr::DotPairs(.., c) => (exprs.lanes(*c) == 1).then_some("has one lane"),
-            Expr::Interleave(a, _) => (exprs.dtype(*a) == DType::Bool).then_some("is of booleans"),
+            Expr::Interleave(a, _) | Expr::Half(_, a) => {
+                (exprs.dtype(*a) == DType::Bool).then_some("is of booleans")
+            }
             Expr::FloorDiv(a, b) | Expr::FloorRem(a, b) if exprs.dtype(*a).is_int() => {
                 let divisor = exprs.as_const(*b).and_then(|c| c.as_int());
                 divisor.is_some_and(|d| d <= 0).then_some("divides by a constant that is not positive")

@@ -6,8 +6,18 @@ use super::rows::Lane;
 use orch_compute::{BufferId, ExprId, VarId};
 use orch_thread::{LoopKind, Stmt, Vectorizer, Widening, vectorize};
 
-/// Elements along the K dimension that are transposed at a time.
-const GROUP: usize = 4;
+/// Fewest elements along the K dimension that are transposed at a time.
+const LEAST_GROUP: usize = 4;
+
+/// A panel whose columns are known.
+struct Panel {
+    /// Its columns.
+    lane: Lane,
+    /// The last one that there is, counted from the first.
+    last: usize,
+    /// Where it is copied to.
+    buffer: BufferId,
+}
 
 impl CpuBlockEmitter<'_> {
     /// Copies a panel of the right operand.
@@ -17,19 +27,37 @@ impl CpuBlockEmitter<'_> {
         let Some(last) = last else {
             return vec![self.pack_terms(product, lane, buffer, (start, end))];
         };
-        let len = self.program.exprs.sub(end, start);
-        let size = self.program.exprs.index(GROUP as i64);
-        let groups = self.program.exprs.floor_div(len, size);
-        let covered = self.program.exprs.mul_const(groups, GROUP as i64);
-        let past = self.program.exprs.add2(start, covered);
-        let past = self.simplify(past);
-        let mut body = vec![self.transpose(product, (lane, last), (buffer, past))];
-        let is_less = self.program.exprs.lt(past, end);
-        let is_less = self.simplify(is_less);
-        if self.program.exprs.as_bool(is_less) != Some(false) {
-            body.push(self.pack_terms(product, lane, buffer, (past, end)));
+        let panel = Panel { lane, last, buffer };
+        let (mut body, mut from, mut group) = (Vec::new(), start, self.lanes);
+        while group >= LEAST_GROUP && self.may_be_less(from, end) {
+            let past = self.last_group(from, end, group);
+            if self.may_be_less(from, past) {
+                body.push(self.transpose(product, &panel, (from, past), group));
+            }
+            (from, group) = (past, group / 2);
+        }
+        if self.may_be_less(from, end) {
+            body.push(self.pack_terms(product, lane, buffer, (from, end)));
         }
         body
+    }
+
+    /// The end of the last whole group of a range.
+    fn last_group(&mut self, start: ExprId, end: ExprId, group: usize) -> ExprId {
+        let exprs = &mut self.program.exprs;
+        let len = exprs.sub(end, start);
+        let size = exprs.index(group as i64);
+        let groups = exprs.floor_div(len, size);
+        let covered = exprs.mul_const(groups, group as i64);
+        let past = exprs.add2(start, covered);
+        self.simplify(past)
+    }
+
+    /// Whether a range may have elements.
+    fn may_be_less(&mut self, start: ExprId, end: ExprId) -> bool {
+        let is_less = self.program.exprs.lt(start, end);
+        let is_less = self.simplify(is_less);
+        self.program.exprs.as_bool(is_less) != Some(false)
     }
 
     /// True if what the right operand is computed from lies side by side along the K dimension, and not along columns.
@@ -42,7 +70,7 @@ impl CpuBlockEmitter<'_> {
             let widening = Widening::new(var, zero, lanes);
             vectorize(&mut self.program.exprs, value, &widening).loads.gathers
         };
-        gathers(column_var, self.lanes) > 0 && gathers(k_var, GROUP) == 0
+        gathers(column_var, self.lanes) > 0 && gathers(k_var, self.lanes) == 0
     }
 
     /// More than any index of a column, with those of a last vector.
@@ -105,42 +133,34 @@ impl CpuBlockEmitter<'_> {
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
     }
 
-    /// Copies a panel of an operand that is contiguous along the K dimension: a few elements of each column are computed at once, those
-    /// of the last one also for the columns after it, of which nothing is read.
+    /// Copies a range of a panel of an operand that is contiguous along the K dimension: `group` elements of each column are computed at
+    /// once, those of the last column also for the columns after it, of which nothing is read, and transposed.
     fn transpose(
         &mut self,
         product: &MatmulStep,
-        (lane, last): (Lane, usize),
-        (buffer, past): (BufferId, ExprId),
+        panel: &Panel,
+        (start, end): (ExprId, ExprId),
+        group: usize,
     ) -> Stmt {
         let (var, first) = self.program.exprs.fresh_index("term", self.terms_bound(product));
         let (k_var, k) = self.program.exprs.fresh_index("k", self.terms_bound(product));
         let mut body = Vec::new();
-        for vector in 0..lane.count {
+        for vector in 0..panel.lane.count {
             let columns: Vec<ExprId> = (vector * self.lanes..(vector + 1) * self.lanes)
                 .map(|column| {
-                    let column = self.program.exprs.add_const(lane.base, column.min(last) as i64);
+                    let column = self.program.exprs.add_const(panel.lane.base, column.min(panel.last) as i64);
                     let value = self.right_element(product, k, column);
-                    let widening = Widening::new(k_var, first, GROUP);
+                    let widening = Widening::new(k_var, first, group);
                     let value = vectorize(&mut self.program.exprs, value, &widening).value;
-                    self.program.exprs.splat(value, GROUP)
+                    self.program.exprs.splat(value, group)
                 })
                 .collect();
-            let value = self.by_turns(&columns);
-            let offset = self.panel_place(product, (product.terms.0, first), vector);
-            body.push(Stmt::Store { buffer, offset, value, mask: None });
+            let place = self.panel_place(product, (product.terms.0, first), vector);
+            for (line, value) in self.program.exprs.transpose(columns).into_iter().enumerate() {
+                let offset = self.program.exprs.add_const(place, (line * self.lanes) as i64);
+                body.push(Stmt::Store { buffer: panel.buffer, offset, value, mask: None });
+            }
         }
-        let start = product.terms.0;
-        Stmt::For { var, start, end: past, step: GROUP as i64, kind: LoopKind::Serial, body }
-    }
-
-    /// The first elements of all vectors, then the second ones, and so on.
-    fn by_turns(&mut self, vectors: &[ExprId]) -> ExprId {
-        if let [only] = vectors {
-            return *only;
-        }
-        let part = |odd: usize| vectors.iter().skip(odd).step_by(2).copied().collect::<Vec<_>>();
-        let (even, odd) = (self.by_turns(&part(0)), self.by_turns(&part(1)));
-        self.program.exprs.interleave(even, odd)
+        Stmt::For { var, start, end, step: group as i64, kind: LoopKind::Serial, body }
     }
 }

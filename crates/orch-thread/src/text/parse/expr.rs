@@ -3,7 +3,7 @@
 use crate::text::parse::{Parsed, Parser};
 use crate::text::token::Token;
 use crate::text::words::INFIX;
-use orch_compute::expr::{Expr, ExprId, Type};
+use orch_compute::expr::{Expr, ExprId, LaneHalf, Type};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
 impl Parser {
@@ -105,6 +105,7 @@ impl Parser {
             [a] => match name {
                 "is_nan" => Some(Expr::IsNan(a)),
                 "is_inf" => Some(Expr::IsInf(a)),
+                "low" | "high" => LaneHalf::from_name(name).map(|half| Expr::Half(half, a)),
                 _ => (DType::from_name(name).map(|dtype| Expr::Cast(dtype, a)))
                     .or_else(|| UnaryFn::from_name(name).map(|f| Expr::Unary(f, a)))
                     .or_else(|| {
@@ -140,6 +141,7 @@ impl Parser {
                     && accs.dtype == DType::F32
             }
             Expr::Interleave(a, b) => exprs.ty(*a) == exprs.ty(*b),
+            Expr::Half(_, a) => exprs.lanes(*a).is_multiple_of(2),
             Expr::Splat(a, _) => exprs.lanes(*a) == 1,
             _ => true,
         };

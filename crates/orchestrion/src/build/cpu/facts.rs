@@ -25,7 +25,7 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
     match contraction::work(block, target, FILL_LANES) {
         Some(ContractionWork { grid, packing, relative_speed }) => {
             facts.fma_speed = relative_speed;
-            facts.packing_ops = 2 * packing.lanes;
+            facts.packing_ops = 2 * packing.lanes + TRANSPOSE_OPS * packing.transposed;
             facts.packing_accesses = packing.gathered;
             facts.tasks = grid.tasks() as u64;
             facts.packed_blocks = (grid.batch * grid.row_blocks) as u64;
@@ -44,6 +44,10 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
 
 /// Lanes of the vectors that pack operands of contractions.
 const FILL_LANES: usize = 16;
+
+/// Simple operations for which an element is transposed in registers: a vector takes one shuffle in each of three or four rounds, two where
+/// shuffles do not cross halves of a vector.
+const TRANSPOSE_OPS: u64 = 6;
 
 /// Share of the peak that generated inner loops reach.
 const EFFICIENCY: f64 = 0.85;
