@@ -1,9 +1,10 @@
-//! Loads of elements at a distance and stores of the first lanes, of all types and lanes, compiled against the interpreter. Buffers end
+//! Loads of elements at a distance, stores of the first lanes and transposed matrices, of all types and lanes, compiled against the interpreter. Buffers end
 //! with the last element that is loaded.
 
 mod support;
 
 use orch_codegen::c;
+use orch_compute::ExprId;
 use orch_ir::{DType, Tensor};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use orch_thread::{BufferData, ExecOptions, interpret, validate_thread};
@@ -111,6 +112,51 @@ fn first_lanes_are_stored_as_by_the_interpreter() {
         }
     }
     compare("prefixes", &programs);
+}
+
+/// `y[column][row] = x[row][column]`, of so many rows, each of which is a vector.
+fn transposed(dtype: DType, rows: usize, lanes: usize) -> (ThreadProgram, Vec<BufferData>) {
+    let elems = rows * lanes;
+    let mut program = ThreadProgram::new(format!("transposed_{dtype}_{rows}_{lanes}"), 1);
+    let mut buffer =
+        |name: &str, scope: Scope| program.add_buffer(Buffer { name: name.into(), dtype, elems, scope });
+    let (x, y) = (buffer("x", Scope::Input), buffer("y", Scope::Output));
+    let exprs = &mut program.exprs;
+    let load = |row: usize| {
+        let offset = exprs.index((row * lanes) as i64);
+        exprs.load(x, offset, lanes, None)
+    };
+    let vectors: Vec<ExprId> = (0..rows).map(load).collect();
+    let columns = exprs.transpose(vectors);
+    assert_eq!(columns.len(), lanes);
+    let store = |(column, &value): (usize, &ExprId)| {
+        let offset = exprs.index((column * rows) as i64);
+        Stmt::Store { buffer: y, offset, value, mask: None }
+    };
+    program.body = columns.iter().enumerate().map(store).collect();
+    assert_eq!(validate_thread(&program), Vec::<String>::new());
+    let values: Vec<f64> = (0..elems).map(|at| (at % 251) as f64).collect();
+    let x = BufferData::from_tensor(&Tensor::from_f64(dtype, [elems], &values));
+    (program, vec![x, BufferData::zeros(dtype, elems)])
+}
+
+#[test]
+fn transposed_matrices_are_those_of_the_interpreter() {
+    use DType::*;
+    let mut programs = Vec::new();
+    for dtype in [F32, F64, F16, BF16, I32, I64, U8] {
+        for (rows, lanes) in [(2, 2), (4, 4), (8, 8), (16, 16), (8, 2), (16, 4), (32, 16), (32, 32)] {
+            let (program, buffers) = transposed(dtype, rows, lanes);
+            let mut interpreted = buffers.clone();
+            interpret(&program, &mut interpreted, &ExecOptions::default()).unwrap();
+            let [x, y] = [&buffers[0], &interpreted[1]]
+                .map(|data| data.to_tensor([rows * lanes]).expect("as many elements").to_f64());
+            let is_transposed = |at: usize| y[at] == x[at % rows * lanes + at / rows];
+            assert!((0..rows * lanes).all(is_transposed), "{}: {y:?}", program.name);
+            programs.push((program, buffers));
+        }
+    }
+    compare("transposed", &programs);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use orch_template::contraction::{
     ContractionForm, CpuContractionSchedule, CpuMathUnit, GemmShape, RowOrder, lower, staging, work,
 };
 use orch_template::gpu::contraction as gpu;
+use orch_template::{Design, designs};
 use orch_thread::OperandPrecision;
 use orch_thread::cta::SWIZZLE_ROW;
 use orch_thread::kernel::{Binding, Kernel};
@@ -639,6 +640,28 @@ fn operands_along_k_are_transposed_in_registers() {
             compare(&expected, &got, &layout, 1e-4, &what);
         }
         case.check_on_gpu(&block, &expected, &layout, &what);
+    }
+}
+
+/// One row times weights `[n][k]` is dot products along memory, for which nothing is packed, unless the weights are constants.
+#[test]
+fn a_row_times_an_operand_along_k_is_a_nest() {
+    for (n, k, is_constant) in [(50, 37, false), (33, 256, false), (48, 64, true)] {
+        let mut case = Case::new();
+        let x = case.input(&[1, k]);
+        let w = if is_constant { case.constant(&[n, k]) } else { case.input(&[n, k]) };
+        let w = case.add(PrimOp::Transpose { perm: vec![1, 0] }, &[w]);
+        let y = case.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+        let y = case.bias_relu(y, 1);
+        let (block, expected, layout) = case.built(y);
+        for target in [&X86_64_V4, &X86_64_V3] {
+            let what = format!("{n} x {k}, constant {is_constant}");
+            let Design { kernel, schedule } = designs(&block, target, 1).pop().expect("a template serves it");
+            let expected_design = if is_constant { "contraction" } else { "row" };
+            assert!(schedule.starts_with(expected_design), "{what}: {schedule}");
+            assert_eq!(work(&block, target, 16).is_some(), is_constant, "{what}");
+            compare(&expected, &case.run_kernel(&block, &kernel, &what), &layout, 1e-4, &what);
+        }
     }
 }
 

@@ -24,6 +24,11 @@ fn moved_elements() {
 }
 
 #[test]
+fn transposes() {
+    cases::transposes(&|g| g.check_lowering());
+}
+
+#[test]
 fn concatenations_and_gathers() {
     cases::concatenations_and_gathers(&|g| g.check_lowering());
 }

@@ -4,6 +4,7 @@ use super::emitter::{ContractionEmitter, RegisterTile};
 use super::form::{ContractionForm, GemmShape};
 use super::math_unit::CpuMathUnit;
 use super::micro_kernel::{TilePass, emit_tile};
+use super::pack_cost::cpu_form;
 use super::schedule::TaskGrid;
 use super::schedule::{CpuContractionSchedule, RowSplit};
 use super::staging::staging;
@@ -44,7 +45,7 @@ pub(crate) fn schedules(
     target: &CpuTarget,
     limit: usize,
 ) -> Option<(CpuMathUnit, Vec<CpuContractionSchedule>)> {
-    let form = ContractionForm::of(block).ok()?;
+    let form = cpu_form(block).ok()?;
     let extents = GemmShape::of(block, &form);
     let lanes = target.lanes(block.exprs.dtype(form.a).size_bytes());
     let math_unit = CpuMathUnit::of(block, &form, target);

@@ -38,6 +38,6 @@ pub use form::{ContractionForm, GemmShape};
 pub use lower::lower;
 pub(crate) use lower::schedules;
 pub use math_unit::{CpuMathUnit, holds_bf16};
-pub use pack_cost::{PackingWork, RowOrder};
+pub use pack_cost::{PackingWork, RowOrder, cpu_form};
 pub use schedule::{CpuContractionSchedule, TaskGrid};
 pub use staging::{ContractionWork, Staging, staging, work};

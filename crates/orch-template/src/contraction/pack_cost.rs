@@ -1,9 +1,29 @@
 //! What it takes to bring the operands of a contraction to where its register tiles read them.
 
 use super::form::ContractionForm;
-use orch_compute::block::BlockProgram;
-use orch_compute::expr::{ArgId, Expr, ExprId, Exprs, VarId};
+use super::linear::read_offsets;
+use crate::design::CannotLower;
+use orch_compute::block::{ArgRole, BlockProgram};
+use orch_compute::expr::{ExprId, VarId};
 use orch_compute::simplify::Simplifier;
+
+/// The form of a contraction that this template serves on CPUs.
+///
+/// One row times an operand that has neighbours along K is a row of dot products in vectors along K, for which nothing is packed: that is
+/// left to nests of loops. Constants are packed once, when the program is compiled.
+///
+/// # Errors
+/// If the program is no contraction, or such a row.
+pub fn cpu_form(block: &BlockProgram) -> Result<ContractionForm, CannotLower> {
+    let form = ContractionForm::of(block)?;
+    let is_row = form.m.iter().all(|&axis| block.extent(axis) == 1);
+    let reads = read_offsets(block, &mut block.exprs.clone(), form.b);
+    let is_constant = reads.iter().all(|&(arg, _)| block.arg(arg).role == ArgRole::Constant);
+    if is_row && !is_constant && AlongK::of(block, &form).is_some() {
+        return Err(CannotLower::NotThisTemplate("a row of dot products along memory"));
+    }
+    Ok(form)
+}
 
 /// Elements that a contraction computes into scratch before it multiplies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,7 +69,7 @@ impl AlongK {
         let mut exprs = block.exprs.clone();
         let mut simplifier = Simplifier::new();
         let mut order = None;
-        for offset in read_offsets(block, &mut exprs, form.b) {
+        for (_, offset) in read_offsets(block, &mut exprs, form.b) {
             let mut stride = |axis| simplifier.stride(&mut exprs, offset, axis);
             if form.n.last().is_none_or(|&column| matches!(stride(column), Some(0 | 1))) {
                 return None;
@@ -72,21 +92,6 @@ impl AlongK {
         }
         order.map(|axes| Self { axes })
     }
-}
-
-/// The offsets at which an operand reads its arguments.
-fn read_offsets(block: &BlockProgram, exprs: &mut Exprs, operand: ExprId) -> Vec<ExprId> {
-    let reads: Vec<_> = (exprs.reachable(&[operand]).into_iter())
-        .filter_map(|id| match exprs.get(id) {
-            Expr::Read { arg, index, .. } => Some((*arg, index.clone())),
-            _ => None,
-        })
-        .collect();
-    let offset = |(arg, index): (ArgId, Vec<ExprId>)| {
-        let strides = block.arg(arg).layout.strides(&block.arg(arg).shape);
-        exprs.linear_index(&index, &strides)
-    };
-    reads.into_iter().map(offset).collect()
 }
 
 /// How a work item's rows lie in scratch. They are filled in vectors along the inner coordinate.
@@ -124,7 +129,7 @@ pub(super) fn operand_packing(
     let used = points / extent as u64 * extent.next_multiple_of(lanes) as u64;
     let mut simplifier = Simplifier::new();
     let mut fill = PackingWork { lanes: used, ..PackingWork::default() };
-    for offset in read_offsets(block, &mut exprs, factor) {
+    for (_, offset) in read_offsets(block, &mut exprs, factor) {
         let is_together = matches!(simplifier.stride(&mut exprs, offset, along), Some(0 | 1));
         fill.gathered += if is_together { 0 } else { points };
     }

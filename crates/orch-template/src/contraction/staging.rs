@@ -5,7 +5,7 @@ use super::form::{ContractionForm, GemmShape};
 use super::lines::{LineSize, Lines};
 use super::math_unit::CpuMathUnit;
 use super::operand::{FlatAxes, PanelsFrom, RowsFrom, flat_operands, row_bytes, sources};
-use super::pack_cost::{AlongK, PackingWork, RowOrder, operand_packing};
+use super::pack_cost::{AlongK, PackingWork, RowOrder, cpu_form, operand_packing};
 use super::schedule::TaskGrid;
 use super::window::WindowSize;
 use orch_compute::affine::gcd;
@@ -115,7 +115,7 @@ pub struct ContractionWork {
 
 /// Counts the work of a contraction, which fills operands in so many lanes; `None` for other programs.
 pub fn work(block: &BlockProgram, target: &CpuTarget, fill_lanes: usize) -> Option<ContractionWork> {
-    let form = ContractionForm::of(block).ok()?;
+    let form = cpu_form(block).ok()?;
     let extents = GemmShape::of(block, &form);
     let math_unit = CpuMathUnit::of(block, &form, target);
     let staging = staging(block, &form, math_unit);

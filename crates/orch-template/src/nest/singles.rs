@@ -3,24 +3,28 @@
 //! ```text
 //! vector axis v, stride s along it      0, 1: a vector or one element for all lanes      2, 3, 4: picked from vectors
 //! s larger or none, no vector axis:     one at a time
-//!                                       in a tile, or if L1 keeps the lines of a vector
+//!                                       in a tile:  transposed in registers
+//!                                       if L1 keeps the lines of a vector
 //!                                       until the next vector reads their neighbours: near
 //!                                       otherwise: far, a cache line for each element
 //! ```
 
 use super::flat::{Nest, NestStage, StageWork};
 use super::plan::NestPlan;
+use super::tile::is_transposed;
 use orch_compute::affine::gcd;
 use orch_compute::expr::{Expr, ExprId, VarId};
 use orch_thread::target::{CpuTarget, is_short_stride};
 
-/// Numbers of elements that are accessed one at a time.
+/// Numbers of elements that no vector accesses where they lie.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SingleAccesses {
     /// Those of which a cache line holds several that are accessed soon after each other.
     pub near: usize,
     /// Those that take a cache line each.
     pub far: usize,
+    /// Those of tiles that are transposed in registers.
+    pub transposed: usize,
 }
 
 /// Bytes of a cache line.
@@ -41,7 +45,8 @@ pub(super) fn count(nest: &mut Nest, plan: &NestPlan, target: &CpuTarget) -> Sin
     for stage in nest.stages.clone() {
         for (id, offset) in accesses(nest, &stage) {
             let exprs = &nest.program.exprs;
-            let size = exprs.dtype(id).size_bytes() as i64;
+            let dtype = exprs.dtype(id);
+            let size = dtype.size_bytes() as i64;
             let varying: Vec<VarId> =
                 stage.axes().into_iter().filter(|&axis| exprs.depends_on(offset, axis)).collect();
             let points = nest.points(&varying);
@@ -52,6 +57,9 @@ pub(super) fn count(nest: &mut Nest, plan: &NestPlan, target: &CpuTarget) -> Sin
                 Some(stride) if is_short_stride(stride) => {}
                 Some(stride) if !staged.contains(&id) && lines > lines_kept(target, stride * size) => {
                     singles.far += points;
+                }
+                Some(_) if staged.contains(&id) && is_transposed(dtype, plan.lanes) => {
+                    singles.transposed += points
                 }
                 _ => singles.near += points,
             }

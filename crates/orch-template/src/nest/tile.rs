@@ -1,10 +1,10 @@
 //! Tiles for loads that are contiguous along another axis (`u`) than the result (`v`), as in a transpose. A tile is
-//! copied to scratch that stays in L1, element by element, so that each cache line of the source is read once; the
-//! vector loop then loads contiguous elements from scratch.
+//! copied to scratch that stays in L1, so that each cache line of the source is read once; the vector loop then loads
+//! contiguous elements from scratch. What is copied are squares of vectors along `u`, transposed in registers.
 //!
 //! ```text
 //! for u0 in steps of tile, for v0 in steps of tile:
-//!   for v in tile, for u in tile:  scratch[u - u0][v - v0] = load(u, v)      contiguous in u
+//!   for squares of the tile:       scratch[u - u0][v - v0] = load(u, v)      contiguous in u, stored contiguous in v
 //!   for u in tile, vectors of v:   out(u, v) = body with scratch for load    contiguous in v
 //! ```
 
@@ -13,7 +13,13 @@ use super::point::{IterationPoint, Lanes};
 use super::tiling::{Corner, StagedValue, TileLayout, Tiling};
 use orch_compute::block::Axis;
 use orch_compute::expr::{ExprId, VarId};
+use orch_ir::DType;
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt};
+use orch_thread::validate::MAX_LANES;
+use std::ops::Range;
+
+/// Most rows of a tile that are transposed together: narrow elements have more lanes than there are registers.
+const MOST_ROWS: usize = 16;
 
 impl NestEmitter<'_> {
     /// Adds a buffer `[source_tile, vector_tile]` for each staged value, and replaces the value in all stages by one from
@@ -108,15 +114,24 @@ impl NestEmitter<'_> {
         let (first_row, first_column) = (exprs.var(u0), exprs.var(v0));
         let point = point.with(corner.source, first_row).with(corner.vector, first_column);
 
-        let (row, row_at) = self.offset_loop("row", first_row, rows);
-        let (column, column_at) = self.offset_loop("column", first_column, columns);
-        let there = point.with(tiling.source.var, row_at).with(vector.var, column_at);
-        let fill: Vec<Stmt> = staged
-            .iter()
-            .map(|staged| self.store(&there, staged.buffer, staged.offset, staged.value))
-            .collect();
-        let fill = self.count_loop(row, rows, LoopKind::UnrollBy(4), fill);
-        let mut out = vec![self.count_loop(column, columns, LoopKind::Serial, vec![fill])];
+        let exprs = &self.nest.program.exprs;
+        let lanes = self.plan.lanes;
+        let (transposed, single): (Vec<StagedValue>, Vec<StagedValue>) =
+            staged.into_iter().partition(|staged| is_transposed(exprs.dtype(staged.value), lanes));
+        let corner = TileCorner {
+            point: &point,
+            source: tiling.source.var,
+            vector: vector.var,
+            first_row,
+            first_column,
+        };
+        let mut out = Vec::new();
+        if !transposed.is_empty() {
+            out.extend(self.fill_transposed(&corner, &transposed, rows, columns));
+        }
+        if !single.is_empty() {
+            out.push(self.fill_single(&corner, &single, 0..rows, columns));
+        }
 
         let (row, row_at) = self.offset_loop("row", first_row, rows);
         let point = point.with(tiling.source.var, row_at);
@@ -134,6 +149,96 @@ impl NestEmitter<'_> {
             vectors.extend(self.stages_at(vec![point.along(along)]));
         }
         out.push(self.count_loop(row, rows, LoopKind::Serial, vectors));
+        out
+    }
+
+    /// Fills tiles element by element.
+    fn fill_single(
+        &mut self,
+        corner: &TileCorner<'_>,
+        staged: &[StagedValue],
+        rows: Range<usize>,
+        columns: usize,
+    ) -> Stmt {
+        let first_row = self.nest.program.exprs.add_const(corner.first_row, rows.start as i64);
+        let (row, row_at) = self.offset_loop("row", first_row, rows.len());
+        let (column, column_at) = self.offset_loop("column", corner.first_column, columns);
+        let there = corner.point.with(corner.source, row_at).with(corner.vector, column_at);
+        let fill: Vec<Stmt> = staged
+            .iter()
+            .map(|staged| self.store(&there, staged.buffer, staged.offset, staged.value))
+            .collect();
+        let fill = self.count_loop(row, rows.len(), LoopKind::UnrollBy(4), fill);
+        self.count_loop(column, columns, LoopKind::Serial, vec![fill])
+    }
+
+    /// Fills tiles, several rows of a vector of columns at a time: a vector along the rows for each column, the last column in place of
+    /// those past it, and these transposed. As many rows as a vector has lanes, at most [`MOST_ROWS`], as long as there are so many, then half of that.
+    fn fill_transposed(
+        &mut self,
+        corner: &TileCorner<'_>,
+        staged: &[StagedValue],
+        rows: usize,
+        columns: usize,
+    ) -> Vec<Stmt> {
+        let lanes = self.plan.lanes;
+        let whole = columns - columns % lanes;
+        let (mut out, mut from, mut group) = (Vec::new(), 0, lanes.min(MOST_ROWS));
+        while from < rows {
+            let past = rows - (rows - from) % group;
+            if group == 1 {
+                out.push(self.fill_single(corner, staged, from..past, columns));
+            } else if past > from {
+                let at = self.nest.program.exprs.add_const(corner.first_row, from as i64);
+                let (row, row_at) = self.offset_loop("row", at, past - from);
+                let mut body = Vec::new();
+                if whole > 0 {
+                    let (column, column_at) = self.offset_loop("column", corner.first_column, whole);
+                    let squares = self.transposed_square(corner, staged, (row_at, group), (column_at, lanes));
+                    let exprs = &mut self.nest.program.exprs;
+                    let (start, end) = (exprs.index(0), exprs.index(whole as i64));
+                    body.push(for_loop(column, start, end, lanes, LoopKind::Serial, squares));
+                }
+                if whole < columns {
+                    let column_at = self.nest.program.exprs.add_const(corner.first_column, whole as i64);
+                    let valid = columns - whole;
+                    body.extend(self.transposed_square(corner, staged, (row_at, group), (column_at, valid)));
+                }
+                let exprs = &mut self.nest.program.exprs;
+                let (start, end) = (exprs.index(0), exprs.index((past - from) as i64));
+                out.push(for_loop(row, start, end, group, LoopKind::Serial, body));
+            }
+            (from, group) = (past, group / 2);
+        }
+        out
+    }
+
+    /// Copies so many rows from one on, of a vector of columns from one on, so many of which there are.
+    fn transposed_square(
+        &mut self,
+        corner: &TileCorner<'_>,
+        staged: &[StagedValue],
+        (row, rows): (ExprId, usize),
+        (column, columns): (ExprId, usize),
+    ) -> Vec<Stmt> {
+        let along = Lanes { axis: corner.source, base: row, count: rows, mask: None };
+        let mut out = Vec::new();
+        for staged in staged {
+            let along_rows: Vec<ExprId> = (0..self.plan.lanes)
+                .map(|at| {
+                    let column = self.nest.program.exprs.add_const(column, at.min(columns - 1) as i64);
+                    let there = corner.point.with(corner.vector, column).along(along);
+                    self.nest.full_value(&there, staged.value)
+                })
+                .collect();
+            let along_columns = self.nest.program.exprs.transpose(along_rows);
+            for (at, value) in along_columns.into_iter().enumerate() {
+                let row = self.nest.program.exprs.add_const(row, at as i64);
+                let there = corner.point.with(corner.source, row).with(corner.vector, column);
+                let offset = self.nest.value(&there, staged.offset);
+                out.push(Stmt::Store { buffer: staged.buffer, offset, value, mask: None });
+            }
+        }
         out
     }
 
@@ -157,6 +262,26 @@ impl NestEmitter<'_> {
         let exprs = &mut self.nest.program.exprs;
         for_loop(var, exprs.index(0), exprs.index(count as i64), 1, kind, body)
     }
+}
+
+/// Where a tile begins.
+struct TileCorner<'a> {
+    /// The point of the other axes.
+    point: &'a IterationPoint,
+    /// The source axis, along rows.
+    source: VarId,
+    /// The vector axis, along columns.
+    vector: VarId,
+    /// Value of the source axis in the first row.
+    first_row: ExprId,
+    /// Value of the vector axis in the first column.
+    first_column: ExprId,
+}
+
+/// Whether vectors of a type are transposed in registers, for which two are one vector on the way: booleans, and more lanes, are copied one at a
+/// time.
+pub(super) fn is_transposed(dtype: DType, lanes: usize) -> bool {
+    dtype != DType::Bool && 2 * lanes <= MAX_LANES
 }
 
 /// A piece of an axis that consists of tiles of one size.

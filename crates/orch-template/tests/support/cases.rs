@@ -63,6 +63,33 @@ pub fn moved_elements(check: &dyn Fn(&G)) {
     }
 }
 
+/// Transposes of all types, of lengths that are no multiples of a vector; of images, and with a padding or one of two inputs along the way.
+pub fn transposes(check: &dyn Fn(&G)) {
+    for dtype in [DType::F32, DType::F16, DType::I64, DType::I32, DType::U8, DType::Bool] {
+        for (dims, perm) in [(vec![37, 70], vec![1, 0]), (vec![2, 19, 3, 21], vec![0, 2, 3, 1])] {
+            let mut g = G::new();
+            let x = g.input(dtype, &dims);
+            let y = g.transpose(x, &perm);
+            g.output(y);
+            check(&g);
+        }
+    }
+    let mut g = G::new();
+    let fill = g.0.add_constant(Tensor::scalar(0.5f32));
+    let x = g.f32(&[33, 45]);
+    let padded = g.op(PrimOp::Pad { mode: PadMode::Constant, low: vec![1, 2], high: vec![0, 3] }, &[x, fill]);
+    let y = g.transpose(padded, &[1, 0]);
+    let y = g.unary(UnaryFn::Abs, y);
+    g.output(y);
+    check(&g);
+    let mut g = G::new();
+    let (x, other) = (g.f32(&[20, 18]), g.f32(&[7, 18]));
+    let both = g.op(PrimOp::Concat { axis: 0 }, &[x, other]);
+    let y = g.transpose(both, &[1, 0]);
+    g.output(y);
+    check(&g);
+}
+
 pub fn concatenations_and_gathers(check: &dyn Fn(&G)) {
     for axis in 0..2 {
         let mut g = G::new();

@@ -2,7 +2,7 @@
 
 use crate::build::operations::{Operations, operations, reads};
 use orch_compute::{ArgRole, BlockProgram, ExprId, Stage};
-use orch_template::contraction::{self, ContractionForm, ContractionWork, CpuMathUnit};
+use orch_template::contraction::{self, ContractionWork, CpuMathUnit};
 use orch_template::{NestWork, nest_work};
 use orch_thread::CpuTarget;
 use orch_tune::cost::KernelFacts;
@@ -36,6 +36,7 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
                 facts.tasks = work_items as u64;
                 facts.single_accesses = singles.near as u64;
                 facts.scattered_accesses = singles.far as u64;
+                facts.cheap_ops += TRANSPOSE_OPS * singles.transposed as u64;
             }
         }
     }
@@ -58,7 +59,7 @@ fn count_stage(block: &BlockProgram, stage: &Stage, target: &CpuTarget, facts: &
     match stage {
         Stage::Reduce { domain, reduced, kind: orch_compute::ReduceKind::Dot { lhs, rhs }, .. } => {
             let terms = points(domain) * points(reduced);
-            match ContractionForm::of(block).map(|form| CpuMathUnit::of(block, &form, target)) {
+            match contraction::cpu_form(block).map(|form| CpuMathUnit::of(block, &form, target)) {
                 Ok(CpuMathUnit::Amx) => facts.tile_flops += 2 * terms,
                 // Two products take the place of one.
                 Ok(CpuMathUnit::Bf16Dot) => facts.fma_flops += terms,
