@@ -110,12 +110,12 @@ impl NestEmitter<'_> {
         (v0, columns): (VarId, usize),
     ) -> Vec<Stmt> {
         let Some((corner, staged)) = self.staged.clone() else { return Vec::new() };
+        let lanes = self.plan.lanes;
         let exprs = &mut self.nest.program.exprs;
         let (first_row, first_column) = (exprs.var(u0), exprs.var(v0));
         let point = point.with(corner.source, first_row).with(corner.vector, first_column);
 
         let exprs = &self.nest.program.exprs;
-        let lanes = self.plan.lanes;
         let (transposed, single): (Vec<StagedValue>, Vec<StagedValue>) =
             staged.into_iter().partition(|staged| is_transposed(exprs.dtype(staged.value), lanes));
         let corner = TileCorner {
@@ -135,7 +135,6 @@ impl NestEmitter<'_> {
 
         let (row, row_at) = self.offset_loop("row", first_row, rows);
         let point = point.with(tiling.source.var, row_at);
-        let lanes = self.plan.lanes;
         let mut vectors = Vec::new();
         for start in (0..columns).step_by(lanes) {
             let base = self.nest.program.exprs.add_const(first_column, start as i64);
