@@ -19,10 +19,21 @@ use std::collections::BTreeMap;
 pub fn assign(graph: &PrimGraph) -> Vec<Layout> {
     let mut pinned = row_major_only(graph);
     pin_planar_convolutions(graph, &mut pinned);
-    let images = convolved_only(graph, &graph.consumers(), 0);
-    let is_copy = |tensor: &TensorId| images[tensor.index()][0] && is_copy(graph, *tensor);
-    let copies = graph.nodes().iter().filter_map(|node| node.outputs.first().copied()).filter(is_copy);
-    let chosen = copies.map(|copy| (copy, Layout::channels_last(graph.shape(copy).rank()))).collect();
+    let [images, weights] = [0, 1].map(|operand| convolved_only(graph, &graph.consumers(), operand));
+    let layout = |copy: TensorId| {
+        let shape = graph.shape(copy);
+        if images[copy.index()][0] {
+            Some(Layout::channels_last(shape.rank()))
+        } else if weights[copy.index()][0] && shape[1] == 1 {
+            // Channels of images and results lie side by side, as do those of their weights.
+            Some(maps_last(shape.rank()))
+        } else {
+            None
+        }
+    };
+    let copies = graph.nodes().iter().filter_map(|node| node.outputs.first().copied());
+    let chosen =
+        copies.filter(|&copy| is_copy(graph, copy)).filter_map(|copy| Some((copy, layout(copy)?))).collect();
     forward(graph, &pinned, &chosen, |_| false)
 }
 

@@ -42,6 +42,20 @@ pub fn stage_images(graph: &PrimGraph, channels: usize, is_planar: impl Fn(Tenso
     staged
 }
 
+/// The graph in which convolutions of each channel by itself (depthwise) read copies of weights that are no constants, which are free to have
+/// channels side by side. Whether that pays is for the choice of kernels.
+pub fn stage_depthwise_weights(graph: &PrimGraph) -> PrimGraph {
+    let is_staged = |id: NodeId, weights: TensorId| {
+        let node = graph.node(id);
+        let PrimOp::Conv(ConvSpec { groups, .. }) = node.op else { return false };
+        let is_weights = node.inputs[1] == weights && node.inputs[0] != weights;
+        let shape = graph.shape(weights);
+        let is_depthwise = groups > 1 && shape[1] == 1 && shape[2..].iter().product::<usize>() > 1;
+        is_weights && is_depthwise && graph.constant(weights).is_none()
+    };
+    with_copies(graph, is_staged, |result, _, given| copied(result, given))
+}
+
 /// True for a convolution in one group, from and to so many channels at least.
 fn is_wide_convolution(graph: &PrimGraph, node: &PrimNode, channels: usize) -> bool {
     let PrimOp::Conv(ConvSpec { groups: 1, .. }) = node.op else { return false };
@@ -109,6 +123,35 @@ mod tests {
         assert_eq!(copies(&staged), ["input", "convolution", "convolution"]);
         assert_same_results(&graph, &staged, &[1, 4, 5, 6]);
         assert!(copies(&stage_images(&graph, 4, |_| false)).is_empty());
+    }
+
+    #[test]
+    fn depthwise_weights_are_copied_unless_they_are_constants() {
+        for (groups, is_constant, copied) in [(4, false, 1), (4, true, 0), (2, false, 0)] {
+            let mut graph = PrimGraph::new("depthwise");
+            let x = graph.add_input("x", DType::F32, vec![1, 4, 5, 6]);
+            let y = match is_constant {
+                true => conv(&mut graph, x, [4, 4], groups),
+                false => {
+                    let w = graph.add_input("w", DType::F32, vec![4, 4 / groups, 3, 3]);
+                    let window = Window {
+                        kernel: vec![3; 2],
+                        strides: vec![1; 2],
+                        dilations: vec![1; 2],
+                        low: vec![1; 2],
+                        high: vec![1; 2],
+                    };
+                    graph.add(PrimOp::Conv(ConvSpec { window, groups }), &[x, w]).unwrap()
+                }
+            };
+            graph.add_output("y", y);
+            let staged = stage_depthwise_weights(&graph);
+            assert_eq!(copies(&staged).len(), copied, "{groups} groups, constant {is_constant}");
+            let mut inputs = vec![values(&[1, 4, 5, 6], 3)];
+            inputs.extend((!is_constant).then(|| values(&[4, 4 / groups, 3, 3], 5)));
+            let results = |graph| evaluate(graph, &inputs, &EvalOptions::default()).unwrap();
+            assert_eq!(results(&graph)[0].to_f64(), results(&staged)[0].to_f64());
+        }
     }
 
     #[test]

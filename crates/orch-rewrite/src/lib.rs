@@ -6,7 +6,7 @@
 //!
 //! [`split_wide_concats`], [`index_selections`] and [`unflatten_reductions`] prepare a graph for kernels, [`expand_routines`],
 //! [`split_long_reductions`], [`split_products`], [`phase_convolutions`] and [`split_taps`] as far as a target wants, [`stage_images`]
-//! for CPUs, [`merge_products`], [`stage_inputs`], [`patch_products`], [`align_channels`] and [`align_rows`] for GPUs. [`read_outputs`] saves copies of what is an output in another view;
+//! and [`stage_depthwise_weights`] for CPUs, [`merge_products`], [`stage_inputs`], [`patch_products`], [`align_channels`] and [`align_rows`] for GPUs. [`read_outputs`] saves copies of what is an output in another view;
 //! [`unmerge_products`] shows merged products as single ones.
 //!
 //! [`narrow_contractions`] is the one step that does not compute the same: callers ask for it by precision.
@@ -49,7 +49,7 @@ pub use channels::{ChannelAlignment, ShortProducts, align_channels};
 pub use egraph::rules as graph_rules;
 pub use egraph::{CostModel, GraphLimits, GraphReport, GraphRule};
 pub use expand::{ExpandLimits, SplitLimits, expand_routines};
-pub use images::stage_images;
+pub use images::{stage_depthwise_weights, stage_images};
 pub use long_reductions::{LongReductions, split_long_reductions};
 pub use narrow::{NarrowReport, narrow_contractions};
 pub use options::{Numerics, RewriteOptions};

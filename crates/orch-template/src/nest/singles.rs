@@ -47,9 +47,13 @@ pub(super) fn count(nest: &mut Nest, plan: &NestPlan, target: &CpuTarget) -> Sin
             let exprs = &nest.program.exprs;
             let dtype = exprs.dtype(id);
             let size = dtype.size_bytes() as i64;
-            let varying: Vec<VarId> =
-                stage.axes().into_iter().filter(|&axis| exprs.depends_on(offset, axis)).collect();
-            let points = nest.points(&varying);
+            // Vectors are innermost, so that each is loaded at all points of the other axes, but once for the points of a register block.
+            let is_shared = |&(axis, _): &(VarId, usize)| !exprs.depends_on(offset, axis);
+            let shared = plan.block.filter(is_shared).map_or(1, |(_, points)| points);
+            let varies_along_vector = vector.is_some_and(|vector| exprs.depends_on(offset, vector));
+            let varying = |axis: &VarId| varies_along_vector || exprs.depends_on(offset, *axis);
+            let axes: Vec<VarId> = stage.axes().into_iter().filter(varying).collect();
+            let points = nest.points(&axes) / shared;
             let (exprs, simplifier) = (&mut nest.program.exprs, &mut nest.simplifier);
             let stride = vector.and_then(|vector| simplifier.stride(exprs, offset, vector));
             match stride {

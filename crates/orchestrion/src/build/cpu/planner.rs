@@ -100,6 +100,7 @@ impl Planner for Cpu {
             layout.is_row_major() && !layout.same_bytes(&Layout::channels_last(shape.rank()), shape)
         };
         let graph = orch_rewrite::stage_images(&graph, STAGED_CHANNELS, is_planar);
+        let graph = orch_rewrite::stage_depthwise_weights(&graph);
         match self.info.precision {
             Precision::Bf16 => orch_rewrite::narrow_contractions(&graph, DType::BF16).0,
             Precision::F32 | Precision::Tf32 | Precision::F16 => graph,
