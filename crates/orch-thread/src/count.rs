@@ -166,11 +166,26 @@ struct Counter<'a> {
 
 impl Counter<'_> {
     fn body(&mut self, body: &[Stmt]) -> InstructionCounts {
+        let are_stores = |a: &Stmt, b: &Stmt| [a, b].iter().all(|stmt| matches!(stmt, Stmt::Store { .. }));
         let mut counts = InstructionCounts::default();
-        for stmt in body {
-            counts = counts.plus(self.stmt(stmt));
+        for run in body.chunk_by(are_stores) {
+            counts = counts.plus(match run {
+                [stmt] => self.stmt(stmt),
+                stores => self.stores(stores),
+            });
         }
         counts
+    }
+
+    /// Stores one after the other: nothing is assigned between them, so that what several of them store from is computed once.
+    fn stores(&self, stores: &[Stmt]) -> InstructionCounts {
+        let roots: Vec<ExprId> = stores.iter().flat_map(Stmt::operands).collect();
+        let accesses = stores.iter().map(|stmt| match stmt {
+            Stmt::Store { offset, .. } => 2.0 * self.exprs.lanes(*offset) as f64,
+            _ => 0.0,
+        });
+        let stored = InstructionCounts { accesses: accesses.sum(), ..Default::default() };
+        of_exprs(self.exprs, &roots).plus(stored)
     }
 
     fn stmt(&mut self, stmt: &Stmt) -> InstructionCounts {
@@ -183,12 +198,7 @@ impl Counter<'_> {
                 of_exprs(self.exprs, &[*value])
             }
             Stmt::Register(_, value) | Stmt::Assign(_, value) => of_exprs(self.exprs, &[*value]),
-            Stmt::Store { offset, value, mask, .. } => {
-                let roots: Vec<ExprId> = [*offset, *value].into_iter().chain(*mask).collect();
-                let lanes = self.exprs.lanes(*offset) as f64;
-                let stored = InstructionCounts { accesses: 2.0 * lanes, ..Default::default() };
-                of_exprs(self.exprs, &roots).plus(stored)
-            }
+            Stmt::Store { .. } => self.stores(std::slice::from_ref(stmt)),
             Stmt::For { var, start, end, step, kind, body } => {
                 let [first, past] = [start, end].map(|bound| self.eval(*bound).and_then(Number::as_i64));
                 let trips = match first.zip(past) {

@@ -37,16 +37,20 @@ const WAYS: usize = 8;
 pub(super) fn count(nest: &mut Nest, plan: &NestPlan, target: &CpuTarget) -> SingleAccesses {
     let mut singles = SingleAccesses::default();
     let vector = plan.vector.as_ref().map(|axis| axis.var);
-    let staged: Vec<ExprId> = match &plan.tiling {
-        Some(tiling) => nest.program.exprs.reachable(&tiling.values),
-        None => Vec::new(),
-    };
+    let exprs = &nest.program.exprs;
+    let (mut transposed, mut copied) = (Vec::new(), Vec::new());
+    if let Some(tiling) = &plan.tiling {
+        for &value in &tiling.values {
+            let is_transposed = is_transposed(exprs, tiling, value, plan.lanes);
+            if is_transposed { &mut transposed } else { &mut copied }.push(value);
+        }
+    }
+    let [transposed, copied] = [transposed, copied].map(|values| exprs.reachable(&values));
     let lines = plan.lanes * plan.vectors;
     for stage in nest.stages.clone() {
         for (id, offset) in accesses(nest, &stage) {
             let exprs = &nest.program.exprs;
-            let dtype = exprs.dtype(id);
-            let size = dtype.size_bytes() as i64;
+            let size = exprs.dtype(id).size_bytes() as i64;
             // Vectors are innermost, so that each is loaded at all points of the other axes, but once for the points of a register block.
             let is_shared = |&(axis, _): &(VarId, usize)| !exprs.depends_on(offset, axis);
             let shared = plan.block.filter(is_shared).map_or(1, |(_, points)| points);
@@ -59,11 +63,9 @@ pub(super) fn count(nest: &mut Nest, plan: &NestPlan, target: &CpuTarget) -> Sin
             match stride {
                 Some(0 | 1) => {}
                 Some(stride) if is_short_stride(stride) => {}
-                Some(stride) if !staged.contains(&id) && lines > lines_kept(target, stride * size) => {
+                Some(_) if transposed.contains(&id) => singles.transposed += points,
+                Some(stride) if !copied.contains(&id) && lines > lines_kept(target, stride * size) => {
                     singles.far += points;
-                }
-                Some(_) if staged.contains(&id) && is_transposed(dtype, plan.lanes) => {
-                    singles.transposed += points
                 }
                 _ => singles.near += points,
             }

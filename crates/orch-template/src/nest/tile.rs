@@ -12,7 +12,7 @@ use super::emit::{LoopBounds, NestEmitter, for_loop};
 use super::point::{IterationPoint, Lanes};
 use super::tiling::{Corner, StagedValue, TileLayout, Tiling};
 use orch_compute::block::Axis;
-use orch_compute::expr::{ExprId, VarId};
+use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
 use orch_ir::DType;
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt};
 use orch_thread::validate::MAX_LANES;
@@ -117,7 +117,7 @@ impl NestEmitter<'_> {
 
         let exprs = &self.nest.program.exprs;
         let (transposed, single): (Vec<StagedValue>, Vec<StagedValue>) =
-            staged.into_iter().partition(|staged| is_transposed(exprs.dtype(staged.value), lanes));
+            staged.into_iter().partition(|staged| is_transposed(exprs, tiling, staged.value, lanes));
         let corner = TileCorner {
             point: &point,
             source: tiling.source.var,
@@ -277,10 +277,15 @@ struct TileCorner<'a> {
     first_column: ExprId,
 }
 
-/// Whether vectors of a type are transposed in registers, for which two are one vector on the way: booleans, and more lanes, are copied one at a
-/// time.
-pub(super) fn is_transposed(dtype: DType, lanes: usize) -> bool {
-    dtype != DType::Bool && 2 * lanes <= MAX_LANES
+/// Most loads of a tile that is transposed: each vector of a square has them all.
+const MOST_LOADS: usize = 4;
+
+/// Whether vectors of a value of a tile are transposed in registers, for which two are one vector on the way: booleans, more lanes, and tiles of
+/// many loads, as of the parts of a wide concatenation, are copied one at a time.
+pub(super) fn is_transposed(exprs: &Exprs, tiling: &Tiling, value: ExprId, lanes: usize) -> bool {
+    let is_load = |id: &ExprId| matches!(exprs.get(*id), Expr::Load { .. });
+    let is_narrow = exprs.dtype(value) != DType::Bool && 2 * lanes <= MAX_LANES;
+    is_narrow && exprs.reachable(&tiling.values).iter().filter(|id| is_load(id)).count() <= MOST_LOADS
 }
 
 /// A piece of an axis that consists of tiles of one size.
