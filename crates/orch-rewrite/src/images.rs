@@ -75,9 +75,14 @@ mod tests {
     use orch_interp::{EvalOptions, evaluate};
     use orch_ir::{DType, Window};
 
-    /// A convolution from and to so many channels, in so many groups, of an image.
+    /// A convolution from and to so many channels, in so many groups, of an image, with constant weights.
     fn conv(graph: &mut PrimGraph, image: TensorId, channels: [usize; 2], groups: usize) -> TensorId {
         let weights = graph.add_constant(values(&[channels[1], channels[0] / groups, 3, 3], channels[1]));
+        conv_by(graph, image, weights, groups)
+    }
+
+    /// A convolution of an image by weights of 3 x 3, in so many groups.
+    fn conv_by(graph: &mut PrimGraph, image: TensorId, weights: TensorId, groups: usize) -> TensorId {
         let window = Window {
             kernel: vec![3; 2],
             strides: vec![1; 2],
@@ -134,14 +139,7 @@ mod tests {
                 true => conv(&mut graph, x, [4, 4], groups),
                 false => {
                     let w = graph.add_input("w", DType::F32, vec![4, 4 / groups, 3, 3]);
-                    let window = Window {
-                        kernel: vec![3; 2],
-                        strides: vec![1; 2],
-                        dilations: vec![1; 2],
-                        low: vec![1; 2],
-                        high: vec![1; 2],
-                    };
-                    graph.add(PrimOp::Conv(ConvSpec { window, groups }), &[x, w]).unwrap()
+                    conv_by(&mut graph, x, w, groups)
                 }
             };
             graph.add_output("y", y);

@@ -1,6 +1,7 @@
 //! What every template returns, and the numerical bound that all of them keep.
 
 use orch_thread::kernel::Kernel;
+use std::ops::Range;
 
 /// The most elements that a sum adds up in one chain. The rounding error of a chain grows with its length, so
 /// longer sums are split into chains of at most this length, each with an accumulator of its own.
@@ -9,6 +10,19 @@ pub(crate) const LONGEST_CHAIN: usize = 1024;
 /// The most products that are added up in one chain. With chains of 1,024 the error is two to three times that of PyTorch's
 /// products; with these it is the same, and takes 1 to 3 % longer.
 pub(crate) const LONGEST_PRODUCT_CHAIN: usize = 192;
+
+/// A length in whole groups of so many, and what is left in groups of half as many, down to single ones: the groups of each size that there are.
+pub(crate) fn halving_groups(len: usize, largest: usize) -> Vec<(Range<usize>, usize)> {
+    let (mut groups, mut from, mut size) = (Vec::new(), 0, largest);
+    while from < len {
+        let past = len - (len - from) % size;
+        if past > from {
+            groups.push((from..past, size));
+        }
+        (from, size) = (past, size / 2);
+    }
+    groups
+}
 
 /// Why a template does not lower a block program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -4,6 +4,7 @@ use super::bf16_dot;
 use super::emitter::{ContractionEmitter, RowScratch, WindowScratch};
 use super::operand::RowsFrom;
 use super::pack_cost::{AlongK, RowOrder};
+use crate::design::halving_groups;
 use orch_compute::expr::substitute::Substitution;
 use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
 use orch_compute::simplify::simplify;
@@ -30,7 +31,7 @@ struct Panel {
 
 /// An element of the second operand.
 struct PanelElement {
-    /// It, over batch axes, the flat column and `k`.
+    /// Its value, over batch axes, the flat column and `k`.
     value: ExprId,
     /// Counts along the K axes, in the order of `axes`.
     k: VarId,
@@ -191,32 +192,26 @@ impl ContractionEmitter<'_> {
         simplify(&mut self.source, a)
     }
 
-    /// Computes one panel of the second operand into scratch, `[k][column]`, with anything past the last column.
+    /// Computes one panel of the second operand into scratch, `[k][column]`; columns past the last one have arbitrary values.
     ///
     /// Where elements are neighbours along K and not along columns, some of each column are loaded together and transposed in registers, a
     /// vector's number of them as long as there are so many, so that each cache line is read once: of 16 columns that are a multiple of 4 KiB
     /// apart the L1 holds no more than 8 or 12 lines.
     pub fn fill_panel(&mut self, buffer: BufferId, panel: ExprId, columns: usize) -> Vec<Stmt> {
         let along_k = AlongK::of(self.block, &self.form);
-        let mut group = if along_k.is_some() { self.lanes } else { 1 };
+        let largest = if along_k.is_some() { self.lanes } else { 1 };
         let panel = Panel {
             buffer,
             first_column: self.program.exprs.mul_const(panel, self.width() as i64),
             columns,
             element: self.panel_element(along_k),
         };
-        let (mut body, mut from) = (Vec::new(), 0);
-        while from < self.extents.k {
-            let past = self.extents.k - (self.extents.k - from) % group;
-            if past > from {
-                body.push(match group {
-                    1 => self.fill_lines(&panel, from..past),
-                    _ => self.fill_transposed(&panel, from..past, group),
-                });
-            }
-            (from, group) = (past, group / 2);
-        }
-        body
+        let groups = halving_groups(self.extents.k, largest);
+        let fill = |(lines, group): (Range<usize>, usize)| match group {
+            1 => self.fill_lines(&panel, lines),
+            _ => self.fill_transposed(&panel, lines, group),
+        };
+        groups.into_iter().map(fill).collect()
     }
 
     /// The second operand over the flat column and K as panels are filled: in the order of memory where elements are neighbours along it.

@@ -17,9 +17,12 @@ use orch_compute::simplify::Simplifier;
 pub fn cpu_form(block: &BlockProgram) -> Result<ContractionForm, CannotLower> {
     let form = ContractionForm::of(block)?;
     let is_row = form.m.iter().all(|&axis| block.extent(axis) == 1);
+    if !is_row {
+        return Ok(form);
+    }
     let reads = read_offsets(block, &mut block.exprs.clone(), form.b);
     let is_constant = reads.iter().all(|&(arg, _)| block.arg(arg).role == ArgRole::Constant);
-    if is_row && !is_constant && AlongK::of(block, &form).is_some() {
+    if !is_constant && AlongK::of(block, &form).is_some() {
         return Err(CannotLower::NotThisTemplate("a row of dot products along memory"));
     }
     Ok(form)

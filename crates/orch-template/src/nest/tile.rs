@@ -11,6 +11,7 @@
 use super::emit::{LoopBounds, NestEmitter, for_loop};
 use super::point::{IterationPoint, Lanes};
 use super::tiling::{Corner, StagedValue, TileLayout, Tiling};
+use crate::design::halving_groups;
 use orch_compute::block::Axis;
 use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
 use orch_ir::DType;
@@ -182,34 +183,34 @@ impl NestEmitter<'_> {
     ) -> Vec<Stmt> {
         let lanes = self.plan.lanes;
         let whole = columns - columns % lanes;
-        let (mut out, mut from, mut group) = (Vec::new(), 0, lanes.min(MOST_ROWS));
-        while from < rows {
-            let past = rows - (rows - from) % group;
+        let mut out = Vec::new();
+        for (rows, group) in halving_groups(rows, lanes.min(MOST_ROWS)) {
             if group == 1 {
-                out.push(self.fill_single(corner, staged, from..past, columns));
-            } else if past > from {
-                let at = self.nest.program.exprs.add_const(corner.first_row, from as i64);
-                let (row, row_at) = self.offset_loop("row", at, past - from);
-                let mut body = Vec::new();
-                if whole > 0 {
-                    let (column, column_at) = self.offset_loop("column", corner.first_column, whole);
-                    let squares = self.transposed_square(corner, staged, (row_at, group), (column_at, lanes));
-                    let exprs = &mut self.nest.program.exprs;
-                    let (start, end) = (exprs.index(0), exprs.index(whole as i64));
-                    body.push(for_loop(column, start, end, lanes, LoopKind::Serial, squares));
-                }
-                if whole < columns {
-                    let column_at = self.nest.program.exprs.add_const(corner.first_column, whole as i64);
-                    let valid = columns - whole;
-                    body.extend(self.transposed_square(corner, staged, (row_at, group), (column_at, valid)));
-                }
-                let exprs = &mut self.nest.program.exprs;
-                let (start, end) = (exprs.index(0), exprs.index((past - from) as i64));
-                out.push(for_loop(row, start, end, group, LoopKind::Serial, body));
+                out.push(self.fill_single(corner, staged, rows, columns));
+                continue;
             }
-            (from, group) = (past, group / 2);
+            let at = self.nest.program.exprs.add_const(corner.first_row, rows.start as i64);
+            let (row, row_at) = self.offset_loop("row", at, rows.len());
+            let mut body = Vec::new();
+            if whole > 0 {
+                let (column, column_at) = self.offset_loop("column", corner.first_column, whole);
+                let squares = self.transposed_square(corner, staged, (row_at, group), (column_at, lanes));
+                body.push(self.step_loop(column, whole, lanes, squares));
+            }
+            if whole < columns {
+                let column_at = self.nest.program.exprs.add_const(corner.first_column, whole as i64);
+                let valid = columns - whole;
+                body.extend(self.transposed_square(corner, staged, (row_at, group), (column_at, valid)));
+            }
+            out.push(self.step_loop(row, rows.len(), group, body));
         }
         out
+    }
+
+    /// A loop up to `count`, in steps.
+    fn step_loop(&mut self, var: VarId, count: usize, step: usize, body: Vec<Stmt>) -> Stmt {
+        let exprs = &mut self.nest.program.exprs;
+        for_loop(var, exprs.index(0), exprs.index(count as i64), step, LoopKind::Serial, body)
     }
 
     /// Copies so many rows from one on, of a vector of columns from one on, so many of which there are.
