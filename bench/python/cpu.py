@@ -3,37 +3,22 @@
 
     cpu.py [MODEL[@BATCH] ...] [--sample SEED,EACH] [--train] [--threads N] [--rounds N] [--json FILE]
 
-A model is one of the suite: `torchvision/NAME`, `timm/NAME`, `transformers/KIND`. With --sample EACH of every stratum of the suite are drawn by
+A model is `bert-base`, `gpt2`, or one of the suite: `torchvision/NAME`, `timm/NAME`, `transformers/KIND`. With --sample EACH of every stratum of the suite are drawn by
 a seed, of batch 1. Weights are random. Modes: `eager`; `inductor`; `inductor-frozen`, with Inductor's freezing; `ours`; `ours-frozen`, with
 the option `freeze`. All modes in turns; medians of calls of at least 100 ms in each round. With --train a call is forward, a mean of
 squares, and backward, and nothing is frozen.
 """
-import argparse
 import copy
-import json
-import pathlib
 import statistics
-import sys
 import time
-import traceback
 
 import orchestrion.torch  # noqa: F401 - the backend
+import rows
 import torch
 import torch._inductor.config as inductor
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "suite"))
-import draw  # noqa: E402
-import models  # noqa: E402
-
 TURN_S = 0.1
 PEERS = ("eager", "inductor", "inductor-frozen")
-
-
-def first(output):
-    """The first tensor of an output."""
-    while not isinstance(output, torch.Tensor):
-        output = next(iter(output.values() if isinstance(output, dict) else output))
-    return output
 
 
 def compiled(name, model):
@@ -55,7 +40,7 @@ class Mode:
         inductor.freezing = name == "inductor-frozen"
         self._call = compiled(name, model)
         start = time.perf_counter()
-        self.output = first(self()).detach().double()
+        self.output = rows.first(self()).detach()
         self.first_s = time.perf_counter() - start
         inductor.freezing = False
         self()
@@ -64,7 +49,7 @@ class Mode:
         output = self._call(*self._inputs)
         if self._train:
             self._model.zero_grad(set_to_none=True)
-            first(output).square().mean().backward()
+            rows.first(output).square().mean().backward()
         return output
 
     def turn_ms(self):
@@ -77,67 +62,36 @@ class Mode:
         return times
 
 
-def row_of(spec, o):
-    name, _, batch = spec.partition("@")
-    built = models.build(name, int(batch or 1), 0)
-    model, inputs = built.model.train(o.train), list(built.inputs.values())
-    row = {"model": spec, "ms": {}, "first_s": {}, "errors": {}}
-    with torch.set_grad_enabled(o.train):
-        if not o.train:
-            wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs]
-            reference = first(copy.deepcopy(model).double()(*wide))
-        modes = []
-        for mode_name in ("eager", "inductor", "ours") if o.train else (*PEERS, "ours", "ours-frozen"):
-            try:
-                mode = Mode(mode_name, copy.deepcopy(model), inputs, o.train)
-            except Exception:  # noqa: BLE001 - a row of the others remains
-                row[f"{mode_name}_failed"] = traceback.format_exc()[-600:]
-                continue
-            row["first_s"][mode_name] = round(mode.first_s, 1)
-            if not o.train:
-                error = (mode.output - reference).abs().max() / reference.abs().max()
-                row["errors"][mode_name] = float(f"{error.item():.1e}")
-            modes.append(mode)
+def row_of(row, options):
+    model, inputs = rows.model_of(row["model"])
+    model = model.train(options.train)
+    with torch.set_grad_enabled(options.train):
+        names = ("eager", "inductor", "ours") if options.train else (*PEERS, "ours", "ours-frozen")
+        modes = rows.made(row, names, lambda name: Mode(name, copy.deepcopy(model), inputs, options.train))
         found = {mode.name: [] for mode in modes}
-        for _ in range(o.rounds):
+        for _ in range(options.rounds):
             for mode in modes:
                 found[mode.name].extend(mode.turn_ms())
+    if not options.train:
+        wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs]
+        with torch.no_grad():
+            reference = rows.first(model.double()(*wide))
+        row["errors"] = {mode.name: rows.error(mode.output, reference) for mode in modes}
+    row["first_s"] = {mode.name: round(mode.first_s, 1) for mode in modes}
     row["ms"] = {name: round(statistics.median(times), 3) for name, times in found.items()}
     best = {mode: min(row["ms"][peer] for peer in peers if peer in row["ms"])
             for mode, peers in (("ours", PEERS[:2]), ("ours-frozen", PEERS)) if mode in row["ms"]}
     row["ratios"] = {mode: round(peer / row["ms"][mode], 2) for mode, peer in best.items()}
-    return row
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=["torchvision/resnet50", "transformers/bert"])
-    parser.add_argument("--sample", metavar="SEED,EACH")
-    parser.add_argument("--train", action="store_true")
+    parser = rows.parser(__doc__, ["torchvision/resnet50", "transformers/bert"])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--limit-s", type=float, default=1e9, help="no row begins later")
-    parser.add_argument("--json")
-    o = parser.parse_args()
-    torch.set_num_threads(o.threads)
-    specs = o.models
-    if o.sample:
-        seed, each = map(int, o.sample.split(","))
-        specs = [f"{row.model}@{row.batch}" for row in draw.stratified(seed, each, batch=1)]
-    rows, begin = [], time.time()
-    for spec in specs:
-        if time.time() - begin > o.limit_s:
-            print("not started:", spec)
-            continue
-        try:
-            rows.append(row_of(spec, o))
-        except Exception:  # noqa: BLE001 - other rows remain
-            rows.append({"model": spec, "failed": traceback.format_exc()[-800:]})
-        print(json.dumps(rows[-1]), flush=True)
-        if o.json:
-            pathlib.Path(o.json).write_text(json.dumps(rows, indent=1))
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    found = rows.measure(options, row_of)
     for mode in ("ours", "ours-frozen"):
-        ratios = [row["ratios"][mode] for row in rows if mode in row.get("ratios", {})]
+        ratios = [row["ratios"][mode] for row in found if mode in row.get("ratios", {})]
         if ratios:
             print(mode, "geometric mean of", len(ratios), round(statistics.geometric_mean(ratios), 2), "least", min(ratios))
 

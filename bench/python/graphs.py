@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The workloads of PyGraph's evaluation on a GPU: kernels in CUDA graphs, bytes copied, times of each launch mode, peak memory.
 
-    graphs.py --out FOLDER [WORKLOAD ..] [--scale small] [--dtype float16] [--rounds 5] [--limit-s 600] [--apart N | --memory | --warm]
+    graphs.py --out FOLDER [WORKLOAD ..] [--scale small] [--dtype float16] [--rounds 5] [--limit-s 600] [--processes N | --memory | --warm]
 
 Workloads are those of `graph_suite.py`, by the paper's short names; without one, all. Each is measured in a process of its own, all modes
-interleaved there, or with --apart each mode in N processes of its own, of which the medians count. Modes: `eager`; `inductor`;
+interleaved there; with --processes, in N of them one after the other, of which the medians count. Modes: `eager`; `inductor`;
 `cg-whole`, Inductor's graphs without partitions, as in the paper; `cg`, its `reduce-overhead`; `ours`,
 which chooses how kernels are launched; `direct`, `line` and `branched`, ours with that forced. Each call gets new tensors. `latency` is from
 a call until the host knows of its end, `throughput` that of 20 calls in a row, each; microseconds, medians. With --memory, the peak of each
@@ -463,12 +463,13 @@ def run_suite(arguments: argparse.Namespace) -> None:
         if left <= 0:
             print(f"{name}: not started", flush=True)
             continue
-        processes = [arguments.modes]
-        if arguments.memory or arguments.apart:
-            processes = [[mode] for mode in arguments.modes] * (arguments.apart or 1)
+        processes = [[mode] for mode in arguments.modes] if arguments.memory else [arguments.modes] * arguments.processes
         row: dict[str, Any] = {"workload": name}
         entries: dict[str, list[dict[str, Any]]] = {}
-        for modes in processes:
+        for number, modes in enumerate(processes):
+            if number and time.time() - begin > arguments.limit_s:
+                row["is_whole"] = False
+                break
             found = _in_own_process(name, modes, arguments, begin + arguments.limit_s)
             row.update(found)
             for mode, entry in found["modes"].items():
@@ -520,7 +521,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--modes", nargs="+", choices=list(MODES))
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--apart", type=int, metavar="N", help="each mode in N processes of its own; medians")
+    what.add_argument("--processes", type=int, default=1, metavar="N", help="measure a workload in N processes; medians")
     what.add_argument("--memory", action="store_true", help="peaks of memory, each mode in a process of its own, instead of times")
     what.add_argument("--warm", action="store_true", help="first calls in new processes, instead of the workloads")
     parser.add_argument("--child", help=argparse.SUPPRESS)

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// Records of other versions are not found.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Where the choice for a plan is remembered.
 pub struct LaunchMemory {

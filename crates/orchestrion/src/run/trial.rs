@@ -10,8 +10,11 @@ use serde::{Deserialize, Serialize};
 /// The modes, the simplest first.
 const MODES: [Execution; 3] = Execution::ALL;
 
-/// A mode is taken before a simpler one only if it takes less than that by more than this share.
+/// Modes that cost at most this share more than the cheapest are as good, ...
 const MARGIN: f64 = 0.02;
+
+/// ... unless the host's part is longer than another's of them by more than this share of a run: a caller that does not wait pays that alone.
+const HOST_MARGIN: f64 = 0.05;
 
 /// A mode that is in use is beaten only by one that takes less by more than this share, ...
 const CLEAR_MARGIN: f64 = 0.05;
@@ -95,8 +98,7 @@ impl Trial {
         self.whole().count()
     }
 
-    /// The simplest mode that costs at most [`MARGIN`] more than the one of the least median, and the costs; `None` as long as no round is
-    /// known.
+    /// The simplest of the modes that are as good as the one of the least median, and the costs; `None` as long as no round is known.
     pub fn best(&self) -> Option<(Execution, LaunchCosts)> {
         let rounds: Vec<RoundCosts> = self.whole().collect();
         if rounds.is_empty() {
@@ -112,8 +114,12 @@ impl Trial {
         });
         let us = |mode: usize| medians[mode].run_us;
         let least = (0..MODES.len()).min_by(|&a, &b| f64::total_cmp(&us(a), &us(b))).unwrap_or(0);
-        let is_close = |mode: usize| median(ratios(&rounds, mode, least)) <= 1.0 + MARGIN;
-        let chosen = (0..least).find(|&mode| is_close(mode)).unwrap_or(least);
+        let close: Vec<usize> = (0..MODES.len())
+            .filter(|&mode| mode == least || median(ratios(&rounds, mode, least)) <= 1.0 + MARGIN)
+            .collect();
+        let least_host = close.iter().map(|&mode| medians[mode].host_us).fold(f64::INFINITY, f64::min);
+        let is_as_good = |mode: usize| medians[mode].host_us - least_host <= HOST_MARGIN * us(mode);
+        let chosen = close.into_iter().find(|&mode| is_as_good(mode)).unwrap_or(least);
         Some((MODES[chosen], LaunchCosts { rounds: rounds.len(), medians }))
     }
 

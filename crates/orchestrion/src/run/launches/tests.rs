@@ -114,6 +114,15 @@ fn in_an_idle_stream_the_host_counts_twice() {
     assert_eq!(choice_of(true, [2.8, 2.7, 2.8], [4.75, 4.75, 4.9]).mode, DIRECT);
 }
 
+/// A click model: launches reach the device sooner than a graph does and keep the host longer. By the mean of both the modes cost the same, but
+/// calls in a row took 110 and 80 us, single ones 150 and 154.
+#[test]
+fn of_modes_that_cost_the_same_one_that_keeps_the_host_for_long_is_not_taken() {
+    assert_eq!(choice_of(true, [21.5, 5.5, 5.1], [118.7, 132.1, 132.7]).mode, LINE);
+    assert_eq!(choice_of(true, [21.5, 5.5, 5.1], [115.7, 132.1, 132.7]).mode, LINE);
+    assert_eq!(choice_of(true, [21.5, 5.5, 5.1], [110.0, 132.1, 132.7]).mode, DIRECT);
+}
+
 #[test]
 fn each_mode_is_tried_in_changing_order_and_first_runs_do_not_count() {
     let launches = Launches::new(None, None);
