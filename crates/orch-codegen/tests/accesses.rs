@@ -4,7 +4,7 @@
 mod support;
 
 use orch_codegen::c;
-use orch_compute::ExprId;
+use orch_compute::{ExprId, LaneGroup};
 use orch_ir::{DType, Tensor};
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
 use orch_thread::{BufferData, ExecOptions, interpret, validate_thread};
@@ -114,10 +114,17 @@ fn first_lanes_are_stored_as_by_the_interpreter() {
     compare("prefixes", &programs);
 }
 
-/// `y[column][row] = x[row][column]`, of so many rows, each of which is a vector.
-fn transposed(dtype: DType, rows: usize, lanes: usize) -> (ThreadProgram, Vec<BufferData>) {
+/// `y[column][row] = x[row][column]`, of so many rows, each of which is a vector, of groups of its lanes.
+fn transposed(
+    dtype: DType,
+    group: LaneGroup,
+    rows: usize,
+    columns: usize,
+) -> (ThreadProgram, Vec<BufferData>) {
+    let lanes = columns * group.lanes();
     let elems = rows * lanes;
-    let mut program = ThreadProgram::new(format!("transposed_{dtype}_{rows}_{lanes}"), 1);
+    let name = format!("transposed_{dtype}_{}_{rows}_{columns}", group.lanes());
+    let mut program = ThreadProgram::new(name, 1);
     let mut buffer =
         |name: &str, scope: Scope| program.add_buffer(Buffer { name: name.into(), dtype, elems, scope });
     let (x, y) = (buffer("x", Scope::Input), buffer("y", Scope::Output));
@@ -127,13 +134,13 @@ fn transposed(dtype: DType, rows: usize, lanes: usize) -> (ThreadProgram, Vec<Bu
         exprs.load(x, offset, lanes, None)
     };
     let vectors: Vec<ExprId> = (0..rows).map(load).collect();
-    let columns = exprs.transpose(vectors);
-    assert_eq!(columns.len(), lanes);
+    let transposed = exprs.transpose(group, vectors);
+    assert_eq!(transposed.len(), columns);
     let store = |(column, &value): (usize, &ExprId)| {
-        let offset = exprs.index((column * rows) as i64);
+        let offset = exprs.index((column * rows * group.lanes()) as i64);
         Stmt::Store { buffer: y, offset, value, mask: None }
     };
-    program.body = columns.iter().enumerate().map(store).collect();
+    program.body = transposed.iter().enumerate().map(store).collect();
     assert_eq!(validate_thread(&program), Vec::<String>::new());
     let values: Vec<f64> = (0..elems).map(|at| (at % 251) as f64).collect();
     let x = BufferData::from_tensor(&Tensor::from_f64(dtype, [elems], &values));
@@ -145,15 +152,22 @@ fn transposed_matrices_are_those_of_the_interpreter() {
     use DType::*;
     let mut programs = Vec::new();
     for dtype in [F32, F64, F16, BF16, I32, I64, U8] {
-        for (rows, lanes) in [(2, 2), (4, 4), (8, 8), (16, 16), (8, 2), (16, 4), (32, 16), (32, 32)] {
-            let (program, buffers) = transposed(dtype, rows, lanes);
-            let mut interpreted = buffers.clone();
-            interpret(&program, &mut interpreted, &ExecOptions::default()).unwrap();
-            let [x, y] = [&buffers[0], &interpreted[1]]
-                .map(|data| data.to_tensor([rows * lanes]).expect("as many elements").to_f64());
-            let is_transposed = |at: usize| y[at] == x[at % rows * lanes + at / rows];
-            assert!((0..rows * lanes).all(is_transposed), "{}: {y:?}", program.name);
-            programs.push((program, buffers));
+        let shapes = [(2, 2), (4, 4), (8, 8), (16, 16), (8, 2), (16, 4), (32, 16), (32, 32)];
+        for (rows, columns) in shapes {
+            for group in LaneGroup::ALL.into_iter().filter(|group| rows * group.lanes() <= 32) {
+                let (program, buffers) = transposed(dtype, group, rows, columns);
+                let mut interpreted = buffers.clone();
+                interpret(&program, &mut interpreted, &ExecOptions::default()).unwrap();
+                let elems = rows * columns * group.lanes();
+                let [x, y] = [&buffers[0], &interpreted[1]]
+                    .map(|data| data.to_tensor([elems]).expect("as many elements").to_f64());
+                let is_transposed = |at: usize| {
+                    let (group_at, within) = (at / group.lanes(), at % group.lanes());
+                    y[at] == x[(group_at % rows * columns + group_at / rows) * group.lanes() + within]
+                };
+                assert!((0..elems).all(is_transposed), "{}: {y:?}", program.name);
+                programs.push((program, buffers));
+            }
         }
     }
     compare("transposed", &programs);

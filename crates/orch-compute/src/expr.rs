@@ -139,6 +139,47 @@ impl LaneHalf {
     }
 }
 
+/// What [`Expr::Interleave`] moves as one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LaneGroup {
+    /// A lane.
+    One,
+    /// Two neighbouring lanes: a pair of bf16 as [`Expr::DotPairs`] takes it is moved whole.
+    Pair,
+}
+
+impl LaneGroup {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::One, Self::Pair];
+
+    /// How many lanes it has.
+    pub fn lanes(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Pair => 2,
+        }
+    }
+
+    /// What interleaving such groups is called.
+    pub fn interleave_name(self) -> &'static str {
+        match self {
+            Self::One => "interleave",
+            Self::Pair => "interleave_pairs",
+        }
+    }
+
+    /// The group whose interleaving has this name.
+    pub fn of_interleave_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|group| group.interleave_name() == name)
+    }
+
+    /// The operand, 0 or 1, and the lane there that are lane `lane` of interleaved vectors.
+    pub fn source_of(self, lane: usize) -> (usize, usize) {
+        let (group, within) = (lane / self.lanes(), lane % self.lanes());
+        (group % 2, group / 2 * self.lanes() + within)
+    }
+}
+
 /// One expression node. Operands of elementwise nodes have equal lanes; [`Expr::Splat`] widens explicitly.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Expr {
@@ -168,8 +209,8 @@ pub enum Expr {
     /// The interpreter adds the even product first, each product and sum with one rounding. Hardware may take the odd
     /// one first and reads and writes subnormals as zeros.
     DotPairs(ExprId, ExprId, ExprId),
-    /// Lanes of two vectors by turns: `a[0], b[0], a[1], b[1], ..`.
-    Interleave(ExprId, ExprId),
+    /// Lanes of two vectors, or pairs of them, by turns: `a[0], b[0], a[1], b[1], ..`; `a[0], a[1], b[0], b[1], a[2], ..`.
+    Interleave(LaneGroup, ExprId, ExprId),
     /// The lower or the upper half of a vector's lanes.
     Half(LaneHalf, ExprId),
     /// `floor(a / b)` of integers, `b > 0`.
@@ -368,8 +409,9 @@ impl Exprs {
                 assert!(is_pair && are_pairs && sums.dtype == DType::F32, "operands of {node:?}");
                 sums
             }
-            Expr::Interleave(a, b) => {
-                assert_eq!(self.ty(*a), self.ty(*b), "operands of {node:?}");
+            Expr::Interleave(group, a, b) => {
+                let fits = self.ty(*a) == self.ty(*b) && self.lanes(*a).is_multiple_of(group.lanes());
+                assert!(fits, "operands of {node:?}");
                 Type { lanes: 2 * self.lanes(*a), ..self.ty(*a) }
             }
             Expr::Half(_, a) => {

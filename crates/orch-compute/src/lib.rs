@@ -30,7 +30,9 @@ pub use block::{Arg, ArgRole, Axis, BlockProgram, ReduceKind, Stage};
 pub use bounds::{Bounds, IntRange};
 pub use cumulative::CumulativeProgram;
 pub use expr::substitute::{Access, Importer, Substitution, substitute};
-pub use expr::{ArgId, BufferId, Const, Expr, ExprId, Exprs, LaneHalf, StageId, Type, VarId, VarInfo};
+pub use expr::{
+    ArgId, BufferId, Const, Expr, ExprId, Exprs, LaneGroup, LaneHalf, StageId, Type, VarId, VarInfo,
+};
 pub use invert::invert_index;
 pub use layout::Layout;
 pub use recurrence::RecurrenceProgram;

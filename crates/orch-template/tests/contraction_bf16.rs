@@ -40,7 +40,8 @@ fn check_with(g: &G, tiled: bool, layouts: &dyn Fn(TensorId) -> Layout) {
     }
 }
 
-fn run(g: &G, target: &CpuTarget, design: &str, layouts: &dyn Fn(TensorId) -> Layout) {
+/// Runs the graph as one kernel of this design, of which it returns the text.
+fn run(g: &G, target: &CpuTarget, design: &str, layouts: &dyn Fn(TensorId) -> Layout) -> String {
     let block = g.build_with(layouts).expect("a kernel");
     let Design { kernel, schedule } = designs(&block, target, 1).pop().expect("a template serves it");
     assert!(schedule.starts_with(&format!("{design} ")), "{schedule}\n{block}");
@@ -50,6 +51,7 @@ fn run(g: &G, target: &CpuTarget, design: &str, layouts: &dyn Fn(TensorId) -> La
     let inputs = g.inputs(5);
     let outputs = run_kernel(&block, &kernel, &g.arguments(&block, &inputs));
     g.compare(&block, &g.expected(&inputs), &outputs);
+    text
 }
 
 #[test]
@@ -115,6 +117,29 @@ fn batched_products_with_a_transposed_operand() {
         let y = g.op(PrimOp::Contract(Contract::matmul(1)), &[q, k]);
         g.output(y);
         check(&g, d >= 16);
+    }
+}
+
+/// Weights that are inputs, `[n][k]`, have neighbours along K: pairs of them are transposed in registers, by as many at a time as are left.
+#[test]
+fn operands_along_k_are_transposed_as_pairs() {
+    for (m, n, k) in [(3, 50, 37), (9, 17, 32), (5, 40, 128), (4, 33, 102), (21, 48, 6)] {
+        for dtype in [DType::BF16, DType::F32] {
+            let mut g = G::new();
+            let (x, w) = (g.input(DType::BF16, &[m, k]), g.input(dtype, &[n, k]));
+            let w = g.transpose(w, &[1, 0]);
+            let (x, w) = (narrowed(&mut g, x), narrowed(&mut g, w));
+            let y = g.op(PrimOp::Contract(Contract::matmul(0)), &[x, w]);
+            g.output(y);
+            let tiles = if m >= 4 && n >= 8 && k >= 16 { "contraction tiles" } else { "contraction pairs" };
+            for (target, design) in [(&X86_64_V4_BF16, "contraction pairs"), (&X86_64_AMX, tiles)] {
+                let text = run(&g, target, design, &|tensor| Layout::row_major(g.0.shape(tensor).rank()));
+                let what = format!("{m}x{n}x{k} {dtype} {}: {text}", target.name);
+                assert!(text.contains("interleave_pairs(") && text.contains("low("), "{what}");
+                // A pair of its own, if their number is odd, is gathered, as what is half a pair.
+                assert_eq!(text.contains("[ramp("), k / 2 % 2 == 1 || k % 2 == 1, "{what}");
+            }
+        }
     }
 }
 

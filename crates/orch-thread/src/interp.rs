@@ -371,9 +371,13 @@ impl ThreadInterpreter<'_> {
                 let accs: Option<Value> = c.iter().enumerate().map(dot).collect();
                 accs.ok_or_else(|| self.undefined(id))?
             }
-            Expr::Interleave(a, b) => {
-                let (a, b) = (self.eval(*a)?, self.eval(*b)?);
-                a.iter().zip(&*b).flat_map(|(&a, &b)| [a, b]).collect()
+            Expr::Interleave(group, a, b) => {
+                let operands = [self.eval(*a)?, self.eval(*b)?];
+                let lane = |lane| {
+                    let (operand, at) = group.source_of(lane);
+                    operands[operand][at]
+                };
+                (0..2 * operands[0].len()).map(lane).collect()
             }
             Expr::Half(half, a) => {
                 let a = self.eval(*a)?;

@@ -6,7 +6,7 @@
 
 use crate::interp::BufferData;
 use crate::program::{Buffer, LoopKind, Scope, Stmt, ThreadProgram};
-use orch_compute::expr::{BufferId, Expr, ExprId, LaneHalf, Type, VarId, VarInfo};
+use orch_compute::expr::{BufferId, Expr, ExprId, LaneGroup, LaneHalf, Type, VarId, VarInfo};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
 /// A small generator of pseudo-random numbers (SplitMix64).
@@ -369,7 +369,9 @@ impl Generator {
                 return if lanes > 1 && self.random.one_in(2) {
                     let half = Type { dtype, lanes: lanes / 2 };
                     let (a, b) = (self.expr(half, depth - 1), self.expr(half, depth - 1));
-                    self.program.exprs.interleave(a, b)
+                    let is_paired = lanes > 2 && self.random.one_in(2);
+                    let group = if is_paired { LaneGroup::Pair } else { LaneGroup::One };
+                    self.program.exprs.interleave_groups(group, a, b)
                 } else if lanes < LANES[LANES.len() - 1] {
                     let a = self.expr(wide, depth - 1);
                     self.program.exprs.half(half, a)

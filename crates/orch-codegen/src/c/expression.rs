@@ -61,9 +61,9 @@ impl FunctionEmitter<'_> {
                 let text = self.unit.apply(Op::DotPairs, DType::F32, lanes, &[&a, &b.text, &c.text]);
                 self.number(DType::F32, lanes, text)
             }
-            Expr::Interleave(a, b) => {
+            Expr::Interleave(group, a, b) => {
                 let (a, b) = (self.value_of(a), self.value_of(b));
-                let text = self.unit.apply(Op::Interleave, dtype, lanes, &[&a.text, &b.text]);
+                let text = self.unit.apply(Op::Interleave(group), dtype, lanes, &[&a.text, &b.text]);
                 self.number(dtype, lanes, text)
             }
             Expr::Half(half, a) => {

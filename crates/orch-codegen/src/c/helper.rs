@@ -185,7 +185,7 @@ impl CFile {
             Op::Fma => "fma".to_owned(),
             Op::DotPairs => "dot_pairs".to_owned(),
             Op::SplatPair => "splat_pair".to_owned(),
-            Op::Interleave => "interleave".to_owned(),
+            Op::Interleave(group) => group.interleave_name().to_owned(),
             Op::FloorDiv => "floor_div".to_owned(),
             Op::FloorRem => "floor_rem".to_owned(),
             Op::QuotientBy(divisor) => format!("quotient_by_{divisor}"),
@@ -254,7 +254,7 @@ impl CFile {
                 (vec![pairs, pairs, value], Some(vector))
             }
             Op::SplatPair => (vec![Param::Value(CType::Num(dtype, 2))], Some(vector)),
-            Op::Interleave => (vec![half, half], Some(vector)),
+            Op::Interleave(_) => (vec![half, half], Some(vector)),
             Op::Cast(from) => (vec![Param::Value(CType::Num(from, lanes))], Some(vector)),
             Op::Splat => (vec![Param::Value(CType::Num(dtype, 1))], Some(vector)),
             Op::Low | Op::High => (vec![value], Some(CType::Num(dtype, lanes / 2))),

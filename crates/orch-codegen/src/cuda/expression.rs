@@ -3,7 +3,7 @@
 use super::emitter::{CppValue, Emitter};
 use super::types::{CppType, INT};
 use crate::facts;
-use orch_compute::{Const, Expr, ExprId, LaneHalf, Type};
+use orch_compute::{Const, Expr, ExprId, LaneGroup, LaneHalf, Type};
 use orch_ir::{BinaryFn, DType, ReduceOp, UnaryFn};
 
 impl Emitter<'_> {
@@ -49,7 +49,8 @@ impl Emitter<'_> {
             Expr::IsNan(a) => value(format!("o_is_nan({})", self.operand(a).text)),
             Expr::IsInf(a) => value(format!("o_is_inf({})", self.operand(a).text)),
             Expr::Fma(a, b, c) => self.call(id, "o_fma", &[a, b, c]),
-            Expr::Interleave(a, b) => self.call(id, "o_interleave", &[a, b]),
+            Expr::Interleave(LaneGroup::One, a, b) => self.call(id, "o_interleave", &[a, b]),
+            Expr::Interleave(LaneGroup::Pair, a, b) => self.call(id, "o_interleave_pairs", &[a, b]),
             Expr::Half(LaneHalf::Low, a) => self.call(id, "o_low", &[a]),
             Expr::Half(LaneHalf::High, a) => self.call(id, "o_high", &[a]),
             Expr::FloorDiv(a, b) => self.division(id, "o_floor_div", "/", a, b),

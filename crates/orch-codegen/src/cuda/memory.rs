@@ -3,7 +3,7 @@
 use super::emitter::Emitter;
 use super::types::CppType;
 use crate::facts::{self, Address, Mask};
-use orch_compute::{BufferId, Expr, ExprId};
+use orch_compute::{BufferId, Expr, ExprId, LaneGroup};
 use orch_ir::{BinaryFn, DType};
 use orch_thread::Scope;
 
@@ -144,7 +144,7 @@ impl Emitter<'_> {
                 let hint = self.evict_first_suffix(from);
                 format!("o_load_no_l1{hint}<{bytes}>({{}}, {name} + {first}, {mask})")
             }
-            Expr::Interleave(left, right) => {
+            Expr::Interleave(LaneGroup::One, left, right) => {
                 let halves = [left, right].map(|half| match *self.program.exprs.get(half) {
                     Expr::Load { buffer, offset, lanes: 1, mask: None }
                         if self.fragments.contains(&buffer) =>

@@ -283,6 +283,14 @@ template <class T> ORC vec<T, 2> o_interleave(T a, T b) {
     r.v[1] = b;
     return r;
 }
+template <class T, int N> ORC vec<T, 2 * N> o_interleave_pairs(vec<T, N> a, vec<T, N> b) {
+    vec<T, 2 * N> r;
+    ORC_UNROLL for (int i = 0; i < N; i++) {
+        r.v[2 * i - i % 2] = a.v[i];
+        r.v[2 * i - i % 2 + 2] = b.v[i];
+    }
+    return r;
+}
 // Half of a vector's lanes.
 template <class T, int N> ORC vec<T, N / 2> o_part(vec<T, N> a, int first) {
     vec<T, N / 2> r;

@@ -12,7 +12,7 @@ mod access;
 mod identities;
 
 use crate::expr::fold::{fold_binary, fold_cast, fold_compare, fold_unary};
-use crate::expr::{Const, Expr, ExprId, Exprs, LaneHalf};
+use crate::expr::{Const, Expr, ExprId, Exprs, LaneGroup, LaneHalf};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
 /// Constants.
@@ -224,7 +224,12 @@ impl Exprs {
 
     /// Lanes of two vectors by turns: [`Expr::Interleave`].
     pub fn interleave(&mut self, a: ExprId, b: ExprId) -> ExprId {
-        self.add(Expr::Interleave(a, b))
+        self.interleave_groups(LaneGroup::One, a, b)
+    }
+
+    /// Groups of lanes of two vectors by turns: [`Expr::Interleave`].
+    pub fn interleave_groups(&mut self, group: LaneGroup, a: ExprId, b: ExprId) -> ExprId {
+        self.add(Expr::Interleave(group, a, b))
     }
 
     /// The lower or the upper half of a vector's lanes: [`Expr::Half`].
@@ -235,20 +240,21 @@ impl Exprs {
         }
     }
 
-    /// The transpose of a matrix whose rows are these vectors, of one type: as many vectors as those have lanes, with as many lanes as those
-    /// are. Both numbers are powers of two, and there are no fewer vectors than lanes.
+    /// The transpose of a matrix whose rows are these vectors, of one type, and whose elements are groups of their lanes: as many vectors as
+    /// those have groups, with as many groups as those are. Both numbers are powers of two, and there are no fewer vectors than groups.
     ///
     /// The elements in their order are cut in two halves, which are interleaved: that moves the highest bit of an element's number, of its
     /// row, behind the lowest one, of its column. A round for each bit of the row exchanges them.
-    pub fn transpose(&mut self, mut vectors: Vec<ExprId>) -> Vec<ExprId> {
+    pub fn transpose(&mut self, group: LaneGroup, mut vectors: Vec<ExprId>) -> Vec<ExprId> {
         let rows = vectors.len();
-        assert!(rows.is_power_of_two() && vectors.iter().all(|&vector| self.lanes(vector) <= rows));
+        let most = rows * group.lanes();
+        assert!(rows.is_power_of_two() && vectors.iter().all(|&vector| self.lanes(vector) <= most));
         for _ in 0..rows.ilog2() {
             let (first, second) = vectors.split_at(vectors.len() / 2);
             let mut shuffled = Vec::with_capacity(vectors.len());
             for (&a, &b) in first.iter().zip(second) {
-                let both = self.interleave(a, b);
-                match self.lanes(both) <= rows {
+                let both = self.interleave_groups(group, a, b);
+                match self.lanes(both) <= most {
                     true => shuffled.push(both),
                     false => shuffled.extend(LaneHalf::BOTH.map(|half| self.half(half, both))),
                 }

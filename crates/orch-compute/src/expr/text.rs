@@ -101,7 +101,9 @@ fn node_text(exprs: &Exprs, id: ExprId, texts: &Texts) -> (String, Binding) {
         Expr::IsInf(a) => atom(format!("is_inf({})", plain(a))),
         Expr::Fma(a, b, c) => atom(format!("fma({}, {}, {})", plain(a), plain(b), plain(c))),
         Expr::DotPairs(a, b, c) => atom(format!("dot_pairs({}, {}, {})", plain(a), plain(b), plain(c))),
-        Expr::Interleave(a, b) => atom(format!("interleave({}, {})", plain(a), plain(b))),
+        Expr::Interleave(group, a, b) => {
+            atom(format!("{}({}, {})", group.interleave_name(), plain(a), plain(b)))
+        }
         Expr::Half(half, a) => atom(format!("{}({})", half.name(), plain(a))),
         Expr::FloorDiv(a, b) => infix("//", Binding::Product, a, b),
         Expr::FloorRem(a, b) => infix("%", Binding::Product, a, b),

@@ -22,7 +22,7 @@ impl Expr {
             | Expr::ReduceLanes(_, a) => visit(*a),
             Expr::Binary(_, a, b)
             | Expr::Compare(_, a, b)
-            | Expr::Interleave(a, b)
+            | Expr::Interleave(_, a, b)
             | Expr::FloorDiv(a, b)
             | Expr::FloorRem(a, b) => {
                 visit(*a);
@@ -58,7 +58,7 @@ impl Expr {
             Expr::Select(a, b, c) => Expr::Select(map(*a), map(*b), map(*c)),
             Expr::Fma(a, b, c) => Expr::Fma(map(*a), map(*b), map(*c)),
             Expr::DotPairs(a, b, c) => Expr::DotPairs(map(*a), map(*b), map(*c)),
-            Expr::Interleave(a, b) => Expr::Interleave(map(*a), map(*b)),
+            Expr::Interleave(group, a, b) => Expr::Interleave(*group, map(*a), map(*b)),
             Expr::Half(half, a) => Expr::Half(*half, map(*a)),
             Expr::Read { arg, index, guard } => Expr::Read {
                 arg: *arg,
@@ -155,7 +155,7 @@ impl Exprs {
             Expr::IsInf(a) => self.is_inf(a),
             Expr::Fma(a, b, c) => self.fma(a, b, c),
             Expr::DotPairs(a, b, c) => self.dot_pairs(a, b, c),
-            Expr::Interleave(a, b) => self.interleave(a, b),
+            Expr::Interleave(group, a, b) => self.interleave_groups(group, a, b),
             Expr::Half(half, a) => self.half(half, a),
             Expr::FloorDiv(a, b) => self.floor_div(a, b),
             Expr::FloorRem(a, b) => self.floor_rem(a, b),

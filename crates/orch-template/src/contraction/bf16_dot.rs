@@ -2,9 +2,11 @@
 
 use super::address::{panel_address, row_addresses};
 use super::emitter::{ContractionEmitter, RegisterTile, prefix_mask};
+use super::pack::Panel;
 use orch_compute::expr::{BufferId, ExprId, Type, VarId};
 use orch_ir::DType;
 use orch_thread::program::{LoopKind, Stmt};
+use std::ops::Range;
 
 /// The loop over pairs along K: one load per panel vector, one pair per row, `rows * vectors` dot products.
 pub(super) fn emit_sum(
@@ -48,72 +50,51 @@ pub(super) fn emit_sum(
     out
 }
 
-/// Computes one panel of the second operand into scratch as `[pair][column][2]`, zeros past the last column and past `k`.
-pub(super) fn fill_panel(
-    ctx: &mut ContractionEmitter<'_>,
-    buffer: BufferId,
-    panel: ExprId,
-    columns: usize,
-) -> Vec<Stmt> {
-    let terms = ctx.extents.k;
-    let full = terms / 2;
-    let mut out = Vec::new();
-    let (pair_var, pair) = ctx.program.exprs.fresh_index("pair", full.max(1));
-    let (zero, full_end) = (ctx.program.exprs.index(0), ctx.program.exprs.index(full as i64));
-    if full > 0 {
-        let body = fill_pair(ctx, buffer, panel, columns, pair, PresentTerms::Whole);
-        out.push(Stmt::For {
-            var: pair_var,
-            start: zero,
-            end: full_end,
-            step: 1,
-            kind: LoopKind::Serial,
-            body,
-        });
+/// The pairs of a panel that are not whole: the last one of an odd K, and those past it.
+pub(super) fn fill_last_pairs(ctx: &mut ContractionEmitter<'_>, panel: &Panel) -> Vec<Stmt> {
+    let (k, padded) = (ctx.extents.k, ctx.padded_k);
+    let rests =
+        [(k / 2..k.div_ceil(2), PresentTerms::First), (k.div_ceil(2)..padded / 2, PresentTerms::Neither)];
+    let mut filled = Vec::new();
+    for (pairs, present) in rests {
+        if !pairs.is_empty() {
+            filled.push(fill_pairs(ctx, panel, pairs, present));
+        }
     }
-    if terms > 2 * full {
-        out.extend(fill_pair(ctx, buffer, panel, columns, full_end, PresentTerms::First));
-    }
-    let (first, end) = (terms.div_ceil(2), ctx.padded_k / 2);
-    if first < end {
-        let exprs = &mut ctx.program.exprs;
-        let var = exprs.declare_index("pair", end);
-        let (pair, start, end) = (exprs.var(var), exprs.index(first as i64), exprs.index(end as i64));
-        let body = fill_pair(ctx, buffer, panel, columns, pair, PresentTerms::Neither);
-        out.push(Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body });
-    }
-    out
+    filled
 }
 
 /// Which elements of a pair there are; `k` may be odd.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum PresentTerms {
+pub(super) enum PresentTerms {
+    /// Both.
     Whole,
+    /// The first.
     First,
+    /// None: it is past K.
     Neither,
 }
 
-fn fill_pair(
+/// Some pairs, one at a time in vectors along columns; lanes past the last column are zero.
+pub(super) fn fill_pairs(
     ctx: &mut ContractionEmitter<'_>,
-    buffer: BufferId,
-    panel: ExprId,
-    columns: usize,
-    pair: ExprId,
+    panel: &Panel,
+    pairs: Range<usize>,
     present: PresentTerms,
-) -> Vec<Stmt> {
+) -> Stmt {
     let (width, lanes) = (ctx.width(), ctx.lanes);
+    let (var, pair) = ctx.program.exprs.fresh_index("pair", pairs.end);
     let exprs = &mut ctx.program.exprs;
     let line = exprs.mul_const(pair, 2 * width as i64);
-    let first_column = exprs.mul_const(panel, width as i64);
     let even = exprs.mul_const(pair, 2);
     let odd = exprs.add_const(even, 1);
     let zero = exprs.zero(DType::BF16);
     let zeros = exprs.splat(zero, lanes);
     let mut body = Vec::new();
-    for vector in 0..columns.div_ceil(lanes) {
+    for vector in 0..panel.columns.div_ceil(lanes) {
         let start = vector * lanes;
-        let first = ctx.program.exprs.add_const(first_column, start as i64);
-        let mask = ctx.tail_mask((columns - start).min(lanes));
+        let first = ctx.program.exprs.add_const(panel.first_column, start as i64);
+        let mask = ctx.tail_mask((panel.columns - start).min(lanes));
         let mut halves = [zeros; 2];
         if present != PresentTerms::Neither {
             let column = ctx.vector_index(&mut body, "column", first, ctx.extents.n);
@@ -129,9 +110,11 @@ fn fill_pair(
         let exprs = &mut ctx.program.exprs;
         let value = exprs.interleave(halves[0], halves[1]);
         let offset = exprs.add_const(line, 2 * start as i64);
-        body.push(Stmt::Store { buffer, offset, value, mask: None });
+        body.push(Stmt::Store { buffer: panel.buffer, offset, value, mask: None });
     }
-    body
+    let exprs = &mut ctx.program.exprs;
+    let (start, end) = (exprs.index(pairs.start as i64), exprs.index(pairs.end as i64));
+    Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
 }
 
 /// Zeros in the scratch row at `line` from element `k` on, so that what is multiplied with the panel's zeros is finite.

@@ -214,7 +214,7 @@ impl<'a> ContractionEmitter<'a> {
 
     /// Iterations of the loop over K.
     pub fn steps(&self) -> usize {
-        self.padded_k / self.math_unit.group()
+        self.padded_k / self.math_unit.group().lanes()
     }
 
     /// Terms of a run, if not all are at equal distances.

@@ -1,5 +1,6 @@
 //! From a contraction to a thread program: work items, operand staging and the walk over register tiles.
 
+use super::amx;
 use super::emitter::{ContractionEmitter, RegisterTile};
 use super::form::{ContractionForm, GemmShape};
 use super::math_unit::CpuMathUnit;
@@ -8,7 +9,6 @@ use super::pack_cost::cpu_form;
 use super::schedule::TaskGrid;
 use super::schedule::{CpuContractionSchedule, RowSplit};
 use super::staging::staging;
-use super::{amx, bf16_dot};
 use crate::design::CannotLower;
 use orch_compute::block::BlockProgram;
 use orch_compute::expr::ExprId;
@@ -274,10 +274,7 @@ impl ContractionEmitter<'_> {
     /// Brings a panel to scratch, where that is needed.
     fn fill_panel_of_tiles(&mut self, Panel { number, columns }: Panel) -> Vec<Stmt> {
         let Some(buffer) = self.panel_scratch else { return Vec::new() };
-        match self.math_unit {
-            CpuMathUnit::Fma => self.fill_panel(buffer, number, columns),
-            CpuMathUnit::Bf16Dot | CpuMathUnit::Amx => bf16_dot::fill_panel(self, buffer, number, columns),
-        }
+        self.fill_panel(buffer, number, columns)
     }
 
     /// The row tiles of a work item: the full ones, and shorter ones.

@@ -6,7 +6,7 @@
 
 use super::form::{ContractionForm, GemmShape};
 use orch_compute::block::BlockProgram;
-use orch_compute::expr::{Const, Expr, ExprId, Exprs};
+use orch_compute::expr::{Const, Expr, ExprId, Exprs, LaneGroup};
 use orch_ir::DType;
 use orch_thread::target::CpuTarget;
 use rustc_hash::FxHashMap;
@@ -68,9 +68,9 @@ impl CpuMathUnit {
         }
     }
 
-    /// Elements along K that lie side by side in a panel.
-    pub fn group(self) -> usize {
-        if self == CpuMathUnit::Fma { 1 } else { 2 }
+    /// The elements of a column, neighbours along K, that lie side by side in a panel.
+    pub fn group(self) -> LaneGroup {
+        if self == CpuMathUnit::Fma { LaneGroup::One } else { LaneGroup::Pair }
     }
 
     /// A operand as it is read: in bf16 for the engines that multiply that.

@@ -139,7 +139,7 @@ impl CpuMathUnit {
         match panels {
             PanelsFrom::Argument { .. } if self != CpuMathUnit::Fma => PanelsFrom::Scratch,
             PanelsFrom::Packed(mut packed) => {
-                packed.group = self.group();
+                packed.group = self.group().lanes();
                 packed.k_extent = packed.k_offsets.len().next_multiple_of(self.k_step());
                 PanelsFrom::Packed(packed)
             }

@@ -1,12 +1,12 @@
 //! Filling scratch with the operands of a contraction that cannot be read where they are.
 
-use super::bf16_dot;
+use super::bf16_dot::{self, PresentTerms};
 use super::emitter::{ContractionEmitter, RowScratch, WindowScratch};
 use super::operand::RowsFrom;
 use super::pack_cost::{AlongK, RowOrder};
 use crate::design::halving_groups;
 use orch_compute::expr::substitute::Substitution;
-use orch_compute::expr::{BufferId, Expr, ExprId, VarId};
+use orch_compute::expr::{BufferId, Expr, ExprId, LaneGroup, VarId};
 use orch_compute::simplify::simplify;
 use orch_thread::program::{LoopKind, Stmt};
 use std::ops::Range;
@@ -18,13 +18,13 @@ const COPY_UNROLL: u32 = 4;
 const VECTORS_AHEAD: usize = 4;
 
 /// A panel that is filled.
-struct Panel {
-    /// Where: `[k][column]`.
-    buffer: BufferId,
+pub(super) struct Panel {
+    /// Where: `[k][column]`, or `[pair][column][2]`.
+    pub buffer: BufferId,
     /// Its first column.
-    first_column: ExprId,
+    pub first_column: ExprId,
     /// How many columns it has.
-    columns: usize,
+    pub columns: usize,
     /// What it is filled with.
     element: PanelElement,
 }
@@ -192,13 +192,14 @@ impl ContractionEmitter<'_> {
         simplify(&mut self.source, a)
     }
 
-    /// Computes one panel of the second operand into scratch, `[k][column]`; columns past the last one have arbitrary values.
+    /// Computes one panel of the second operand into scratch, `[k][column]`, or `[pair][column][2]` with zeros past `k`; columns past the last
+    /// one have arbitrary values.
     ///
-    /// Where elements are neighbours along K and not along columns, some of each column are loaded together and transposed in registers, a
-    /// vector's number of them as long as there are so many, so that each cache line is read once: of 16 columns that are a multiple of 4 KiB
-    /// apart the L1 holds no more than 8 or 12 lines.
+    /// Where elements are neighbours along K and not along columns, some of each column, or some pairs, are loaded together and transposed in
+    /// registers, a vector's number of them as long as there are so many, so that each cache line is read once: of 16 columns that are a multiple
+    /// of 4 KiB apart the L1 holds no more than 8 or 12 lines.
     pub fn fill_panel(&mut self, buffer: BufferId, panel: ExprId, columns: usize) -> Vec<Stmt> {
-        let along_k = AlongK::of(self.block, &self.form);
+        let along_k = AlongK::of_panels(self.block, &self.form, self.math_unit);
         let largest = if along_k.is_some() { self.lanes } else { 1 };
         let panel = Panel {
             buffer,
@@ -206,12 +207,19 @@ impl ContractionEmitter<'_> {
             columns,
             element: self.panel_element(along_k),
         };
-        let groups = halving_groups(self.extents.k, largest);
-        let fill = |(lines, group): (Range<usize>, usize)| match group {
-            1 => self.fill_lines(&panel, lines),
-            _ => self.fill_transposed(&panel, lines, group),
-        };
-        groups.into_iter().map(fill).collect()
+        let unit = self.math_unit.group();
+        let mut filled = Vec::new();
+        for (lines, group) in halving_groups(self.extents.k / unit.lanes(), largest) {
+            filled.push(match (group, unit) {
+                (1, LaneGroup::One) => self.fill_lines(&panel, lines),
+                (1, LaneGroup::Pair) => bf16_dot::fill_pairs(self, &panel, lines, PresentTerms::Whole),
+                _ => self.fill_transposed(&panel, lines, group),
+            });
+        }
+        if unit == LaneGroup::Pair {
+            filled.extend(bf16_dot::fill_last_pairs(self, &panel));
+        }
+        filled
     }
 
     /// The second operand over the flat column and K as panels are filled: in the order of memory where elements are neighbours along it.
@@ -265,14 +273,17 @@ impl ContractionEmitter<'_> {
         Stmt::For { var, start, end, step: 1, kind: LoopKind::Serial, body }
     }
 
-    /// Lines of a panel, `group` at a time: for each vector of columns so many elements of each column, those of the last column also in place of
-    /// columns past it, and these transposed.
+    /// Lines of a panel, each of an element or a pair of each column, `group` at a time: for each vector of columns so many of each column, those
+    /// of the last column also in place of columns past it, and these transposed.
     fn fill_transposed(&mut self, panel: &Panel, lines: Range<usize>, group: usize) -> Stmt {
-        let (var, first) = self.program.exprs.fresh_index("k", lines.end);
-        self.program.exprs.set_multiple_of(var, group as i64);
+        let unit = self.math_unit.group();
+        let (first_k, past_k) = (lines.start * unit.lanes(), lines.end * unit.lanes());
+        let run = group * unit.lanes();
+        let (var, first) = self.program.exprs.fresh_index("k", past_k);
+        self.program.exprs.set_multiple_of(var, run as i64);
         let line_offsets: Vec<ExprId> = (0..group)
             .map(|at| {
-                let k = self.program.exprs.add_const(first, at as i64);
+                let k = self.program.exprs.add_const(first, (at * unit.lanes()) as i64);
                 self.panel_line(&panel.element, k)
             })
             .collect();
@@ -283,25 +294,26 @@ impl ContractionEmitter<'_> {
                     let column = column.min(panel.columns - 1) as i64;
                     let column = self.program.exprs.add_const(panel.first_column, column);
                     let along = (panel.element.k, var);
-                    self.import_run(panel.element.value, &[(self.flat.n, column)], along, group)
+                    self.import_run(panel.element.value, &[(self.flat.n, column)], along, run)
                 })
                 .collect();
             if group == self.lanes {
-                body.extend(self.prefetches_ahead(&along_k));
+                body.extend(self.prefetches_ahead(&along_k, run));
             }
-            let along_columns = self.program.exprs.transpose(along_k);
+            let along_columns = self.program.exprs.transpose(unit, along_k);
             for (&line, value) in line_offsets.iter().zip(along_columns) {
-                let offset = self.program.exprs.add_const(line, start as i64);
+                let offset = self.program.exprs.add_const(line, (start * unit.lanes()) as i64);
                 body.push(Stmt::Store { buffer: panel.buffer, offset, value, mask: None });
             }
         }
         let exprs = &mut self.program.exprs;
-        let (start, end) = (exprs.index(lines.start as i64), exprs.index(lines.end as i64));
-        Stmt::For { var, start, end, step: group as i64, kind: LoopKind::Serial, body }
+        let (start, end) = (exprs.index(first_k as i64), exprs.index(past_k as i64));
+        Stmt::For { var, start, end, step: run as i64, kind: LoopKind::Serial, body }
     }
 
-    /// Prefetches what loads like those of these vectors read some iterations later: they follow more streams than the hardware tells apart.
-    fn prefetches_ahead(&mut self, vectors: &[ExprId]) -> Vec<Stmt> {
+    /// Prefetches what loads like those of these vectors, of so many lanes, read some iterations later: they follow more streams than the
+    /// hardware tells apart.
+    fn prefetches_ahead(&mut self, vectors: &[ExprId], lanes: usize) -> Vec<Stmt> {
         let program = &mut self.program;
         let loads = program.exprs.reachable(vectors);
         let loads: Vec<(BufferId, ExprId)> = (loads.into_iter())
@@ -312,7 +324,7 @@ impl ContractionEmitter<'_> {
             .collect();
         let ahead = |(buffer, offset): (BufferId, ExprId)| {
             let last = program.exprs.index(program.buffer(buffer).elems as i64 - 1);
-            let offset = program.exprs.add_const(offset, (VECTORS_AHEAD * self.lanes) as i64);
+            let offset = program.exprs.add_const(offset, (VECTORS_AHEAD * lanes) as i64);
             Stmt::Prefetch { buffer, offset: program.exprs.min(offset, last) }
         };
         loads.into_iter().map(ahead).collect()

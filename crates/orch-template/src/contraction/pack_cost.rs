@@ -2,9 +2,10 @@
 
 use super::form::ContractionForm;
 use super::linear::read_offsets;
+use super::math_unit::CpuMathUnit;
 use crate::design::CannotLower;
 use orch_compute::block::{ArgRole, BlockProgram};
-use orch_compute::expr::{ExprId, VarId};
+use orch_compute::expr::{ExprId, LaneGroup, VarId};
 use orch_compute::simplify::Simplifier;
 
 /// The form of a contraction that this template serves on CPUs.
@@ -67,6 +68,11 @@ pub(super) struct AlongK {
 }
 
 impl AlongK {
+    /// The same where panels for this unit are filled in vectors along K: pairs of bf16 only if memory has them side by side.
+    pub fn of_panels(block: &BlockProgram, form: &ContractionForm, math_unit: CpuMathUnit) -> Option<Self> {
+        Self::of(block, form).filter(|along| math_unit.group() == LaneGroup::One || along.axes == form.k)
+    }
+
     /// The K axes of the second operand, if its elements are neighbours along all of them, and some, and not along columns.
     pub fn of(block: &BlockProgram, form: &ContractionForm) -> Option<Self> {
         let mut exprs = block.exprs.clone();

@@ -132,10 +132,9 @@ pub fn work(block: &BlockProgram, target: &CpuTarget, fill_lanes: usize) -> Opti
         PackingWork { lanes: elems as u64, ..PackingWork::default() }
     };
     let rows = rows.or(staging.window.map(of_window)).filter(|_| schedule.line_rows.is_none());
-    let transposes = math_unit == CpuMathUnit::Fma;
     let panels = form.n.last().filter(|_| staging.panels).map(|&along| {
         let packing = operand_packing(block, form.b, along, fill_lanes);
-        match AlongK::of(block, &form).filter(|_| transposes) {
+        match AlongK::of_panels(block, &form, math_unit) {
             Some(_) => packing.transposing(extents.k),
             None => packing,
         }

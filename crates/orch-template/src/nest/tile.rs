@@ -13,7 +13,7 @@ use super::point::{IterationPoint, Lanes};
 use super::tiling::{Corner, StagedValue, TileLayout, Tiling};
 use crate::design::halving_groups;
 use orch_compute::block::Axis;
-use orch_compute::expr::{Expr, ExprId, Exprs, VarId};
+use orch_compute::expr::{Expr, ExprId, Exprs, LaneGroup, VarId};
 use orch_ir::DType;
 use orch_thread::program::{Buffer, LoopKind, Scope, Stmt};
 use orch_thread::validate::MAX_LANES;
@@ -231,7 +231,7 @@ impl NestEmitter<'_> {
                     self.nest.full_value(&there, staged.value)
                 })
                 .collect();
-            let along_columns = self.nest.program.exprs.transpose(along_rows);
+            let along_columns = self.nest.program.exprs.transpose(LaneGroup::One, along_rows);
             for (at, value) in along_columns.into_iter().enumerate() {
                 let row = self.nest.program.exprs.add_const(row, at as i64);
                 let there = corner.point.with(corner.source, row).with(corner.vector, column);

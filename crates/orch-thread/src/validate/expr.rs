@@ -67,7 +67,7 @@ impl Checker<'_> {
             Expr::IsNan(a) | Expr::IsInf(a) => (!exprs.dtype(*a).is_float()).then_some("is not of a float"),
             Expr::Fma(a, ..) => (exprs.dtype(*a) == DType::Bool).then_some("is of booleans"),
             Expr::DotPairs(.., c) => (exprs.lanes(*c) == 1).then_some("has one lane"),
-            Expr::Interleave(a, _) | Expr::Half(_, a) => {
+            Expr::Interleave(_, a, _) | Expr::Half(_, a) => {
                 (exprs.dtype(*a) == DType::Bool).then_some("is of booleans")
             }
             Expr::FloorDiv(a, b) | Expr::FloorRem(a, b) if exprs.dtype(*a).is_int() => {

@@ -52,7 +52,10 @@ fn lanes_of(exprs: &Exprs, root: ExprId, values: &[(VarId, i64)], memory: &mut M
                 known[&a].iter().copied().max_by_key(|value| value.as_int()).expect("a vector has lanes")
             }
             Expr::Half(half, a) => known[&a][half.lanes(2 * lanes)][lane],
-            Expr::Interleave(a, b) => known[if lane.is_multiple_of(2) { &a } else { &b }][lane / 2],
+            Expr::Interleave(group, a, b) => {
+                let (operand, at) = group.source_of(lane);
+                known[&[a, b][operand]][at]
+            }
             Expr::Ramp { base, stride, .. } => {
                 Const::int(dtype, (int(base, 0) + stride * lane as i64).into())
             }

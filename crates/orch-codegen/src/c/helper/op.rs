@@ -1,5 +1,6 @@
 //! The operations that prelude functions do.
 
+use orch_compute::LaneGroup;
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
 /// An operation of the prelude.
@@ -23,8 +24,8 @@ pub enum Op {
     DotPairs,
     /// `(pair)`: two elements repeated in all lanes.
     SplatPair,
-    /// `(a, b)`: lanes by turns; the lanes are those of the result.
-    Interleave,
+    /// `(a, b)`: such groups of lanes by turns; the lanes are those of the result.
+    Interleave(LaneGroup),
     /// Floor division by a positive number.
     FloorDiv,
     /// The remainder of it.

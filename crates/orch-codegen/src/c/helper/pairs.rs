@@ -5,6 +5,7 @@
 
 use super::super::types::CType;
 use super::{CFile, Helper, Op, returns};
+use orch_compute::LaneGroup;
 use orch_ir::DType;
 
 impl CFile {
@@ -12,7 +13,7 @@ impl CFile {
     pub(super) fn pair_body(&mut self, helper: Helper) -> Option<String> {
         let Helper { op, dtype, lanes } = helper;
         match op {
-            Op::Interleave => Some(self.interleave_body(dtype, lanes)),
+            Op::Interleave(group) => Some(self.interleave_body(group, dtype, lanes)),
             Op::SplatPair if self.isa.is_pair(dtype, lanes) => {
                 let half = self.apply(Op::SplatPair, dtype, lanes / 2, &["a"]);
                 Some(returns(self.apply(Op::Join, dtype, lanes, &[&half, &half])))
@@ -46,29 +47,34 @@ impl CFile {
         returns(self.apply(Op::Fma, DType::F32, lanes, &[&odd("a"), &odd("b"), &first]))
     }
 
-    fn interleave_body(&mut self, dtype: DType, lanes: usize) -> String {
+    fn interleave_body(&mut self, group: LaneGroup, dtype: DType, lanes: usize) -> String {
         let half = lanes / 2;
-        if half == 1 {
-            let name = self.type_name(CType::Num(dtype, lanes));
-            return returns(format!("({name}){{a, b}}"));
+        if half == group.lanes() {
+            return match group {
+                LaneGroup::One => returns(format!("({}){{a, b}}", self.type_name(CType::Num(dtype, lanes)))),
+                LaneGroup::Pair => returns(self.apply(Op::Join, dtype, lanes, &["a", "b"])),
+            };
         }
         if self.isa.is_pair(dtype, half) {
             // Each quarter of the operands fills a half of the result.
+            let interleave = Op::Interleave(group);
             let low = [self.apply(Op::Low, dtype, half, &["a"]), self.apply(Op::Low, dtype, half, &["b"])];
             let high = [self.apply(Op::High, dtype, half, &["a"]), self.apply(Op::High, dtype, half, &["b"])];
-            let low = self.apply(Op::Interleave, dtype, half, &[&low[0], &low[1]]);
-            let high = self.apply(Op::Interleave, dtype, half, &[&high[0], &high[1]]);
+            let low = self.apply(interleave, dtype, half, &[&low[0], &low[1]]);
+            let high = self.apply(interleave, dtype, half, &[&high[0], &high[1]]);
             return returns(self.apply(Op::Join, dtype, lanes, &[&low, &high]));
         }
-        let lane_list = |range: std::ops::Range<usize>| {
-            let lanes: Vec<String> = range.map(|lane| format!("{lane}, {}", half + lane)).collect();
-            lanes.join(", ")
+        let shuffle = |range: std::ops::Range<usize>| {
+            let from = range.map(|lane| {
+                let (operand, at) = group.source_of(lane);
+                (operand * half + at).to_string()
+            });
+            format!("__builtin_shufflevector(a, b, {})", from.collect::<Vec<_>>().join(", "))
         };
         if self.isa.is_pair(dtype, lanes) {
-            let part = |range| format!("__builtin_shufflevector(a, b, {})", lane_list(range));
-            let (low, high) = (part(0..half / 2), part(half / 2..half));
+            let (low, high) = (shuffle(0..half), shuffle(half..lanes));
             return returns(self.apply(Op::Join, dtype, lanes, &[&low, &high]));
         }
-        returns(format!("__builtin_shufflevector(a, b, {})", lane_list(0..half)))
+        returns(shuffle(0..lanes))
     }
 }

@@ -3,7 +3,7 @@
 use super::CpuBlockEmitter;
 use super::matmul::MatmulStep;
 use super::rows::Lane;
-use orch_compute::{BufferId, ExprId, VarId};
+use orch_compute::{BufferId, ExprId, LaneGroup, VarId};
 use orch_thread::{LoopKind, Stmt, Vectorizer, Widening, vectorize};
 
 /// Fewest elements along the K dimension that are transposed at a time.
@@ -156,7 +156,8 @@ impl CpuBlockEmitter<'_> {
                 })
                 .collect();
             let place = self.panel_place(product, (product.terms.0, first), vector);
-            for (line, value) in self.program.exprs.transpose(columns).into_iter().enumerate() {
+            for (line, value) in self.program.exprs.transpose(LaneGroup::One, columns).into_iter().enumerate()
+            {
                 let offset = self.program.exprs.add_const(place, (line * self.lanes) as i64);
                 body.push(Stmt::Store { buffer: panel.buffer, offset, value, mask: None });
             }

@@ -3,7 +3,7 @@
 use crate::text::parse::{Parsed, Parser};
 use crate::text::token::Token;
 use crate::text::words::INFIX;
-use orch_compute::expr::{Expr, ExprId, LaneHalf, Type};
+use orch_compute::expr::{Expr, ExprId, LaneGroup, LaneHalf, Type};
 use orch_ir::{BinaryFn, CompareFn, DType, ReduceOp, UnaryFn};
 
 impl Parser {
@@ -113,8 +113,8 @@ impl Parser {
                         Some(Expr::ReduceLanes(op, a))
                     }),
             },
-            [a, b] if name == "interleave" => Some(Expr::Interleave(a, b)),
-            [a, b] => BinaryFn::from_name(name).map(|f| Expr::Binary(f, a, b)),
+            [a, b] => (LaneGroup::of_interleave_name(name).map(|group| Expr::Interleave(group, a, b)))
+                .or_else(|| BinaryFn::from_name(name).map(|f| Expr::Binary(f, a, b))),
             [a, b, c] => match name {
                 "select" => Some(Expr::Select(a, b, c)),
                 "fma" => Some(Expr::Fma(a, b, c)),
@@ -140,7 +140,9 @@ impl Parser {
                     && pairs == Type::vector(DType::BF16, 2 * accs.lanes)
                     && accs.dtype == DType::F32
             }
-            Expr::Interleave(a, b) => exprs.ty(*a) == exprs.ty(*b),
+            Expr::Interleave(group, a, b) => {
+                exprs.ty(*a) == exprs.ty(*b) && exprs.lanes(*a).is_multiple_of(group.lanes())
+            }
             Expr::Half(_, a) => exprs.lanes(*a).is_multiple_of(2),
             Expr::Splat(a, _) => exprs.lanes(*a) == 1,
             _ => true,

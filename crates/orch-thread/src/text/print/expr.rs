@@ -51,7 +51,7 @@ impl Printer<'_> {
             Expr::IsInf(a) => format!("is_inf({})", text(a)),
             Expr::Fma(a, b, c) => format!("fma({}, {}, {})", text(a), text(b), text(c)),
             Expr::DotPairs(a, b, c) => format!("dot_pairs({}, {}, {})", text(a), text(b), text(c)),
-            Expr::Interleave(a, b) => format!("interleave({}, {})", text(a), text(b)),
+            Expr::Interleave(group, a, b) => format!("{}({}, {})", group.interleave_name(), text(a), text(b)),
             Expr::Half(half, a) => format!("{}({})", half.name(), text(a)),
             Expr::FloorDiv(a, b) => infix("//", a, b),
             Expr::FloorRem(a, b) => infix("%", a, b),
