@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`torch.compile` on a CPU beside eager PyTorch and Inductor, in f32: latency of a call.
+"""`torch.compile` on a CPU beside eager PyTorch and Inductor, latency of a call.
 
-    cpu.py [MODEL[@BATCH] ...] [--sample SEED,EACH] [--train] [--threads N] [--rounds N] [--json FILE]
+    cpu.py [MODEL[@BATCH] ...] [--sample SEED,EACH] [--train] [--dtype float32] [--threads N] [--rounds N] [--json FILE]
 
 A model is `bert-base`, `gpt2`, or one of the suite: `torchvision/NAME`, `timm/NAME`, `transformers/KIND`. With --sample EACH of every stratum of the suite are drawn by
 a seed, of batch 1. Weights are random. Modes: `eager`; `inductor`; `inductor-frozen`, with Inductor's freezing; `ours`; `ours-frozen`, with
@@ -65,6 +65,11 @@ class Mode:
 def row_of(row, options):
     model, inputs = rows.model_of(row["model"])
     model = model.train(options.train)
+    if not options.train:
+        wide = rows.cast(copy.deepcopy(model), inputs, "float64")
+        with torch.no_grad():
+            reference = rows.first(wide[0](*wide[1]))
+    model, inputs = rows.cast(model, inputs, options.dtype)
     with torch.set_grad_enabled(options.train):
         names = ("eager", "inductor", "ours") if options.train else (*PEERS, "ours", "ours-frozen")
         modes = rows.made(row, names, lambda name: Mode(name, copy.deepcopy(model), inputs, options.train))
@@ -73,9 +78,6 @@ def row_of(row, options):
             for mode in modes:
                 found[mode.name].extend(mode.turn_ms())
     if not options.train:
-        wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs]
-        with torch.no_grad():
-            reference = rows.first(model.double()(*wide))
         row["errors"] = {mode.name: rows.error(mode.output, reference) for mode in modes}
     row["first_s"] = {mode.name: round(mode.first_s, 1) for mode in modes}
     row["ms"] = {name: round(statistics.median(times), 3) for name, times in found.items()}
@@ -85,7 +87,7 @@ def row_of(row, options):
 
 
 def main():
-    parser = rows.parser(__doc__, ["torchvision/resnet50", "transformers/bert"])
+    parser = rows.parser(__doc__, ["torchvision/resnet50", "transformers/bert"], "float32")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -93,9 +93,7 @@ def row_of(row, options):
     with torch.set_grad_enabled(options.train):
         if not options.train:
             reference = rows.first(model(*inputs)).double()
-        dtype = getattr(torch, options.dtype)
-        model = model.to(dtype)
-        inputs = [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in inputs]
+        model, inputs = rows.cast(model, inputs, options.dtype)
         fresh = [[tensor.clone() for tensor in inputs] for _ in range(8)]
         names = ["eager", "inductor", "reduce-overhead", "ours"] + ([] if options.train else ["captured", "ours-captured"])
         torch._dynamo.reset()
@@ -127,9 +125,7 @@ def print_means(found):
 
 
 def main():
-    parser = rows.parser(__doc__, ["bert-base", "torchvision/resnet50", "transformers/distilbert"])
-    parser.add_argument("--dtype", default="float16")
-    options = parser.parse_args()
+    options = rows.parser(__doc__, ["bert-base", "torchvision/resnet50", "transformers/distilbert"], "float16").parse_args()
     print(torch.cuda.get_device_name(), "torch", torch.__version__, options.dtype)
     # Each mode is an entry of the same cache.
     torch._dynamo.config.recompile_limit = 64

@@ -14,12 +14,13 @@ import draw  # noqa: E402
 import models  # noqa: E402
 
 
-def parser(description, of_nothing):
-    """Options of both; `of_nothing` are the models where none is named."""
+def parser(description, of_nothing, dtype):
+    """Options of both; `of_nothing` are the models where none is named, `dtype` the type where none is."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("models", nargs="*", default=of_nothing, metavar="MODEL")
     made.add_argument("--sample", metavar="SEED,EACH", help="models that a seed draws, EACH of every stratum, in place of MODEL")
     made.add_argument("--train", action="store_true")
+    made.add_argument("--dtype", default=dtype)
     made.add_argument("--rounds", type=int, default=3)
     made.add_argument("--limit-s", type=float, default=1e9, help="no row begins later")
     made.add_argument("--json", type=pathlib.Path)
@@ -37,6 +38,12 @@ def model_of(spec):
         return transformers.AutoModel.from_config(config), [torch.randint(0, 30_000, (int(batch or 1), 128))]
     built = models.build(name, int(batch or 1), 0)
     return built.model, list(built.inputs.values())
+
+
+def cast(model, inputs, dtype):
+    """A model and its inputs whose numbers of floating point have this type."""
+    dtype = getattr(torch, dtype)
+    return model.to(dtype), [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in inputs]
 
 
 def first(output):

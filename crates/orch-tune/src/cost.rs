@@ -28,6 +28,8 @@ pub struct KernelFacts {
     pub reuse_set_bytes: u64,
     /// Multiply-adds, counted as two operations each.
     pub fma_flops: u64,
+    /// Multiply-adds of pairs of bf16, counted as two.
+    pub pair_flops: u64,
     /// Multiply-adds on matrix tiles, counted as two.
     pub tile_flops: u64,
     /// Simple elementwise operations.
@@ -65,6 +67,7 @@ impl Default for KernelFacts {
             bytes_reread: 0,
             reuse_set_bytes: 0,
             fma_flops: 0,
+            pair_flops: 0,
             tile_flops: 0,
             cheap_ops: 0,
             transcendental_ops: 0,
@@ -124,7 +127,7 @@ impl KernelFacts {
         let threads = f64::from(machine.threads);
         let fma_gflops_all = machine.fma_gflops_all.max(machine.fma_gflops_core);
         let tile_gflops_all = machine.tile_gflops_core.unwrap_or(machine.fma_gflops_core) * threads;
-        let compute = self.fma_flops as f64 / fma_gflops_all
+        let compute = self.vector_flops() / fma_gflops_all
             + self.tile_flops as f64 / tile_gflops_all
             + BEST_CASE * self.cheap_ops as f64 / (machine.cheap_gops_core * threads)
             + BEST_CASE * self.transcendental_ops as f64 / (machine.transcendental_gops_core * threads);
@@ -174,10 +177,15 @@ impl KernelFacts {
         Estimate { time_us: launch_us + work_us, parallel, bottleneck }
     }
 
+    /// Multiply-adds of vectors, of which pairs of bf16 take half as long.
+    fn vector_flops(&self) -> f64 {
+        self.fma_flops as f64 + self.pair_flops as f64 / 2.0
+    }
+
     /// Arithmetic time on one core of what so many threads do together.
     fn compute_us_core(&self, machine: &MachineModel, threads: u64) -> f64 {
         let tile_gflops_core = machine.tile_gflops_core.unwrap_or(machine.fma_gflops_core);
-        let vector = self.fma_flops as f64 / (machine.fma_gflops_core * self.fma_speed.clamp(1e-3, 1.0))
+        let vector = self.vector_flops() / (machine.fma_gflops_core * self.fma_speed.clamp(1e-3, 1.0))
             + self.tile_flops as f64 / tile_gflops_core
             + self.cheap_ops as f64 / machine.cheap_gops_core
             + self.transcendental_ops as f64 / machine.transcendental_gops_core
@@ -403,6 +411,7 @@ mod tests {
                 bytes_reread: bytes.2,
                 reuse_set_bytes: bytes.3,
                 fma_flops: ops.0,
+                pair_flops: ops.4,
                 tile_flops: ops.1,
                 cheap_ops: ops.2,
                 transcendental_ops: ops.3,
@@ -438,6 +447,7 @@ mod tests {
             12 => more.constant_bytes += by,
             13 => more.single_accesses += by,
             14 => more.fma_speed /= 1.0 + by as f64,
+            15 => more.pair_flops += by,
             _ => more.efficiency /= 1.0 + by as f64,
         }
         more
@@ -445,7 +455,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn more_work_never_takes_less(facts in facts(), what in 0usize..16, by in 1u64..1 << 32, threads in 1u32..65) {
+        fn more_work_never_takes_less(facts in facts(), what in 0usize..17, by in 1u64..1 << 32, threads in 1u32..65) {
             let (machine, more) = (machine(threads), more(&facts, what, by));
             // Rounding may cost the last digits.
             let slack = 1.0 - 1e-12;

@@ -61,8 +61,7 @@ fn count_stage(block: &BlockProgram, stage: &Stage, target: &CpuTarget, facts: &
             let terms = points(domain) * points(reduced);
             match contraction::cpu_form(block).map(|form| CpuMathUnit::of(block, &form, target)) {
                 Ok(CpuMathUnit::Amx) => facts.tile_flops += 2 * terms,
-                // Two products take the place of one.
-                Ok(CpuMathUnit::Bf16Dot) => facts.fma_flops += terms,
+                Ok(CpuMathUnit::Bf16Dot) => facts.pair_flops += 2 * terms,
                 Ok(CpuMathUnit::Fma) | Err(_) => facts.fma_flops += 2 * terms,
             }
             // Operands are computed once per element that they vary over, not once per step of the K dimension.
@@ -89,7 +88,8 @@ fn add_operations(block: &BlockProgram, root: ExprId, times: u64, facts: &mut Ke
 
 /// Floating-point operations in all, a multiply-add as two.
 pub fn flops(facts: &KernelFacts) -> f64 {
-    (facts.fma_flops + facts.tile_flops + facts.cheap_ops + facts.transcendental_ops) as f64
+    let multiply_adds = facts.fma_flops + facts.pair_flops + facts.tile_flops;
+    (multiply_adds + facts.cheap_ops + facts.transcendental_ops) as f64
 }
 
 #[cfg(test)]
