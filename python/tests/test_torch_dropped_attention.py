@@ -55,7 +55,7 @@ def _math(q: Any, k: Any, v: Any, b: Any, causal: bool, mask: Any) -> Any:
 
 
 def _tensors(length: int, width: int) -> list[Any]:
-    q, k = (torch.randn(2, 3, length, 8) for _ in range(2))
+    q, k = (torch.randn(2, 3, length, width) for _ in range(2))
     # Values are unit vectors, so that results show the mask.
     v = torch.eye(length).expand(2, 3, length, width).clone()
     return [tensor.requires_grad_() for tensor in (q, k, v, torch.randn(2, 3, length, length))]

@@ -171,6 +171,8 @@ def decompositions(drops_attention: bool = True) -> dict[Any, Any]:
     table = dict(core_aten_decompositions())
     for name in ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"):
         table.pop(getattr(torch.ops.aten, name).default, None)
+    # PyTorch before 2.15 has none for it.
+    table.setdefault(torch.ops.aten.linalg_vector_norm.default, torch._refs.linalg.vector_norm)
     return {**table, **_dropped_attention.decompositions()} if drops_attention else table
 
 
