@@ -1,8 +1,7 @@
 //! Register tiles whose operands are pairs of bf16: the loop over pairs along K (`vdpbf16ps`), and panels that work items pack.
 
 use super::address::{panel_address, row_addresses};
-use super::emitter::{ContractionEmitter, RegisterTile, prefix_mask};
-use super::pack::Panel;
+use super::emitter::{ContractionEmitter, PanelFill, RegisterTile, prefix_mask};
 use orch_compute::expr::{BufferId, ExprId, Type, VarId};
 use orch_ir::DType;
 use orch_thread::program::{LoopKind, Stmt};
@@ -51,7 +50,7 @@ pub(super) fn emit_sum(
 }
 
 /// The pairs of a panel that are not whole: the last one of an odd K, and those past it.
-pub(super) fn fill_last_pairs(ctx: &mut ContractionEmitter<'_>, panel: &Panel) -> Vec<Stmt> {
+pub(super) fn fill_last_pairs(ctx: &mut ContractionEmitter<'_>, panel: &PanelFill) -> Vec<Stmt> {
     let (k, padded) = (ctx.extents.k, ctx.padded_k);
     let rests =
         [(k / 2..k.div_ceil(2), PresentTerms::First), (k.div_ceil(2)..padded / 2, PresentTerms::Neither)];
@@ -78,7 +77,7 @@ pub(super) enum PresentTerms {
 /// Some pairs, one at a time in vectors along columns; lanes past the last column are zero.
 pub(super) fn fill_pairs(
     ctx: &mut ContractionEmitter<'_>,
-    panel: &Panel,
+    panel: &PanelFill,
     pairs: Range<usize>,
     present: PresentTerms,
 ) -> Stmt {

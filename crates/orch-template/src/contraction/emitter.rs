@@ -80,6 +80,28 @@ pub(super) struct ContractionEmitter<'a> {
     pub sum: VarId,
 }
 
+/// The filling of a panel.
+pub(super) struct PanelFill {
+    /// Where: `[k][column]`, or `[pair][column][2]`.
+    pub buffer: BufferId,
+    /// Its first column.
+    pub first_column: ExprId,
+    /// How many columns it has.
+    pub columns: usize,
+    /// What it is filled with.
+    pub element: PanelElement,
+}
+
+/// An element of the second operand.
+pub(super) struct PanelElement {
+    /// Its value, over batch axes, the flat column and `k`.
+    pub value: ExprId,
+    /// Counts along the K axes, in the order of `axes`.
+    pub k: VarId,
+    /// The K axes, outermost first.
+    pub axes: Vec<VarId>,
+}
+
 /// Scratch for a work item's rows of the first operand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowScratch {

@@ -1,7 +1,7 @@
 //! Filling scratch with the operands of a contraction that cannot be read where they are.
 
 use super::bf16_dot::{self, PresentTerms};
-use super::emitter::{ContractionEmitter, RowScratch, WindowScratch};
+use super::emitter::{ContractionEmitter, PanelElement, PanelFill, RowScratch, WindowScratch};
 use super::operand::RowsFrom;
 use super::pack_cost::{AlongK, RowOrder};
 use crate::design::halving_groups;
@@ -16,28 +16,6 @@ const COPY_UNROLL: u32 = 4;
 
 /// How many vectors ahead elements along K are prefetched.
 const VECTORS_AHEAD: usize = 4;
-
-/// A panel that is filled.
-pub(super) struct Panel {
-    /// Where: `[k][column]`, or `[pair][column][2]`.
-    pub buffer: BufferId,
-    /// Its first column.
-    pub first_column: ExprId,
-    /// How many columns it has.
-    pub columns: usize,
-    /// What it is filled with.
-    element: PanelElement,
-}
-
-/// An element of the second operand.
-struct PanelElement {
-    /// Its value, over batch axes, the flat column and `k`.
-    value: ExprId,
-    /// Counts along the K axes, in the order of `axes`.
-    k: VarId,
-    /// The K axes, outermost first.
-    axes: Vec<VarId>,
-}
 
 impl ContractionEmitter<'_> {
     /// Computes the work item's rows of the first operand into scratch.
@@ -201,7 +179,7 @@ impl ContractionEmitter<'_> {
     pub fn fill_panel(&mut self, buffer: BufferId, panel: ExprId, columns: usize) -> Vec<Stmt> {
         let along_k = AlongK::of_panels(self.block, &self.form, self.math_unit);
         let largest = if along_k.is_some() { self.lanes } else { 1 };
-        let panel = Panel {
+        let panel = PanelFill {
             buffer,
             first_column: self.program.exprs.mul_const(panel, self.width() as i64),
             columns,
@@ -254,7 +232,7 @@ impl ContractionEmitter<'_> {
     }
 
     /// Lines of a panel in vectors along columns; lanes past the last column are zero.
-    fn fill_lines(&mut self, panel: &Panel, lines: Range<usize>) -> Stmt {
+    fn fill_lines(&mut self, panel: &PanelFill, lines: Range<usize>) -> Stmt {
         let (var, k) = self.program.exprs.fresh_index("k", lines.end);
         let line = self.panel_line(&panel.element, k);
         let mut body = Vec::new();
@@ -275,7 +253,7 @@ impl ContractionEmitter<'_> {
 
     /// Lines of a panel, each of an element or a pair of each column, `group` at a time: for each vector of columns so many of each column, those
     /// of the last column also in place of columns past it, and these transposed.
-    fn fill_transposed(&mut self, panel: &Panel, lines: Range<usize>, group: usize) -> Stmt {
+    fn fill_transposed(&mut self, panel: &PanelFill, lines: Range<usize>, group: usize) -> Stmt {
         let unit = self.math_unit.group();
         let (first_k, past_k) = (lines.start * unit.lanes(), lines.end * unit.lanes());
         let run = group * unit.lanes();
