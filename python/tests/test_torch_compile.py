@@ -119,6 +119,34 @@ def test_frozen_models_change_their_buffers() -> None:
         assert model.calls.item() == 3
 
 
+@pytest.mark.parametrize("activation, norm_first", [("relu", False), ("gelu", True)])
+@pytest.mark.parametrize("masks", ["none", "keys", "pairs", "both"])
+def test_encoder_layers_of_inference_are_compiled(activation: str, norm_first: bool, masks: str) -> None:
+    """PyTorch calls them whole where nothing needs a gradient."""
+    layer = nn.TransformerEncoderLayer(16, 4, 24, activation=activation, norm_first=norm_first, batch_first=True).eval()
+    keys = torch.arange(7) > torch.tensor([[4], [6]])
+    pairs = torch.ones(7, 7, dtype=torch.bool).triu(1)
+    given = {"none": {}, "keys": {"src_key_padding_mask": keys}, "pairs": {"src_mask": pairs}}
+    given["both"] = given["keys"] | given["pairs"]
+    check(lambda x: layer(x, **given[masks]), torch.randn(2, 7, 16))
+    assert all(report.coverage == 1.0 for report in ot.reports())
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("has_mask", [True, False])
+def test_attention_layers_of_inference_are_compiled(is_own: bool, has_mask: bool) -> None:
+    attention = nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    hidden = torch.arange(7) > torch.tensor([[4], [6]]) if has_mask else None
+    projection = attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight, attention.out_proj.bias
+
+    def function(x, y):
+        key = x if is_own else y
+        return torch._native_multi_head_attention(x, key, key, 16, 4, *projection, hidden, False, True, 1 if has_mask else None)[0]
+
+    check(function, torch.randn(2, 7, 16), torch.randn(2, 7, 16))
+    assert all(report.coverage == 1.0 for report in ot.reports())
+
+
 @pytest.mark.parametrize("make, shape", [(Net, (2, 3, 8, 8)), (Block, (2, 7, 16))])
 def test_training(make, shape) -> None:
     eager = make()
