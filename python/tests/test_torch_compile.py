@@ -147,6 +147,35 @@ def test_attention_layers_of_inference_are_compiled(is_own: bool, has_mask: bool
     assert all(report.coverage == 1.0 for report in ot.reports())
 
 
+def test_calls_that_pytorch_does_not_decompose() -> None:
+    numbers = torch.tensor([0.0, -0.0, 1.5, -2.0, torch.inf, -torch.inf, 1e-30])
+    check(torch.atan2, *torch.cartesian_prod(numbers, numbers).unbind(1))
+    check(torch.atan2, torch.randn(50).half(), torch.randn(50).half())
+    assert compiled(torch.atan2)(torch.tensor([torch.nan, 1.0]), torch.tensor([1.0, torch.nan])).isnan().all()
+    for out in (3, (2, 3), (6, 1)):
+        check(lambda x: nn.functional.adaptive_max_pool2d(x, out, return_indices=True), torch.randn(2, 3, 6, 9))
+    assert all(report.coverage == 1.0 for report in ot.reports())
+
+
+@pytest.mark.parametrize("make, shape", [
+    (lambda: nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 6, 3), dim=2), (2, 4, 9)),
+    (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 6)), (2, 4)),
+    (lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveMaxPool2d((2, 4))), (2, 3, 6, 8)),
+])
+def test_gradients_of_calls_that_pytorch_does_not_decompose(make, shape) -> None:
+    own = make()
+    fast = compiled(copy.deepcopy(own), strict=True)
+    x = torch.randn(shape)
+    results = []
+    for model in (own, fast):
+        given = x.clone().requires_grad_()
+        model(given).square().sum().backward()
+        results.append([given.grad, *(parameter.grad for parameter in model.parameters())])
+    for want, got in zip(*results):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert all(report.coverage == 1.0 for report in ot.reports())
+
+
 @pytest.mark.parametrize("make, shape", [(Net, (2, 3, 8, 8)), (Block, (2, 7, 16))])
 def test_training(make, shape) -> None:
     eager = make()

@@ -25,7 +25,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from orchestrion._compile import native_options
 from orchestrion._errors import Error, InternalError, UsageError
-from orchestrion.torch import _dropped_attention, _layers, _report
+from orchestrion.torch import _decompositions, _dropped_attention, _report
 from orchestrion.torch._bags import replace_regular_bags
 from orchestrion.torch._complex import replace_complex
 from orchestrion.torch._document import DocumentError, source_line, target_name
@@ -171,7 +171,7 @@ def decompositions(drops_attention: bool = True) -> dict[Any, Any]:
     table = dict(core_aten_decompositions())
     for name in ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"):
         table.pop(getattr(torch.ops.aten, name).default, None)
-    table |= _layers.decompositions()
+    table |= _decompositions.decompositions()
     # PyTorch before 2.15 has none for it.
     table.setdefault(torch.ops.aten.linalg_vector_norm.default, torch._refs.linalg.vector_norm)
     return {**table, **_dropped_attention.decompositions()} if drops_attention else table

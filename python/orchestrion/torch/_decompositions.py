@@ -1,11 +1,12 @@
-"""Layers that PyTorch has as one call for inference, as the calls that they consist of.
+"""Calls that PyTorch does not decompose, as the calls that they consist of.
 
-`nn.TransformerEncoderLayer` and `nn.MultiheadAttention` make them where nothing needs a gradient.
+`nn.TransformerEncoderLayer` and `nn.MultiheadAttention` are one call each where nothing needs a gradient.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -90,9 +91,66 @@ def _encoder_layer(
     return normed(x + F.linear(inner, ffn_weight_2, ffn_bias_2), norm_weight_2, norm_bias_2, not norm_first)
 
 
+def _weight_norm_backward(
+    grad_w: torch.Tensor, saved_v: torch.Tensor, saved_g: torch.Tensor, saved_norms: torch.Tensor, dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of `v` and `g` in `v * (g / norms)`, of which each slice along `dim` has a norm."""
+    others = [axis for axis in range(saved_v.dim()) if axis != dim]
+    along = (grad_w * saved_v).sum(others, keepdim=True) / saved_norms
+    of_v = saved_g / saved_norms * (grad_w - saved_v * (along / saved_norms))
+    return of_v.to(saved_v.dtype), along.to(saved_g.dtype)
+
+
+def _window(x: torch.Tensor, output_size: Any) -> list[int] | None:
+    """The size of all windows of an adaptive pooling, if they are equal and do not overlap."""
+    sizes = list(zip(x.shape[-2:], output_size))
+    if x.dim() not in (3, 4) or any(not isinstance(size, int) or out == 0 or size == 0 or size % out for size, out in sizes):
+        return None
+    return [size // out for size, out in sizes]
+
+
+def _adaptive_max_pool2d(x: torch.Tensor, output_size: Any) -> Any:
+    window = _window(x, output_size)
+    return NotImplemented if window is None else torch.ops.aten.max_pool2d_with_indices.default(x, window, window)
+
+
+def _adaptive_max_pool2d_backward(grad_output: torch.Tensor, x: torch.Tensor, indices: torch.Tensor) -> Any:
+    window = _window(x, grad_output.shape[-2:])
+    if window is None:
+        return NotImplemented
+    return torch.ops.aten.max_pool2d_with_indices_backward.default(grad_output, x, window, window, [0, 0], [1, 1], False, indices)
+
+
+def _atan2(y: torch.Tensor, x: torch.Tensor) -> Any:
+    """The arctangent of the smaller by the larger magnitude, which is in the first eighth of the circle, turned to where the point is."""
+    if not (y.is_floating_point() and x.is_floating_point()):
+        return NotImplemented
+    dtype = torch.promote_types(y.dtype, x.dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    y, x = y.to(wide), x.to(wide)
+
+    def is_negative(tensor: torch.Tensor) -> torch.Tensor:
+        # The reciprocal shows the sign of a zero.
+        return (tensor < 0) | (tensor.reciprocal() < 0)
+
+    smaller, larger = torch.minimum(y.abs(), x.abs()), torch.maximum(y.abs(), x.abs())
+    ratio = torch.where(larger == 0, larger, torch.where(smaller == math.inf, 1.0, smaller / larger))
+    angle = torch.atan(ratio)
+    angle = torch.where(y.abs() > x.abs(), math.pi / 2 - angle, angle)
+    angle = torch.where(is_negative(x), math.pi - angle, angle)
+    return torch.where(is_negative(y), -angle, angle).to(dtype)
+
+
 @functools.cache
 def decompositions() -> dict[Any, Any]:
-    """What these layers become, by overload."""
-    found = {"_transformer_encoder_layer_fwd": _encoder_layer, "_native_multi_head_attention": _attention}
+    """What calls become, by overload."""
+    found = {
+        "_transformer_encoder_layer_fwd": _encoder_layer,
+        "_native_multi_head_attention": _attention,
+        "_weight_norm_interface_backward": _weight_norm_backward,
+        "adaptive_max_pool2d": _adaptive_max_pool2d,
+        "adaptive_max_pool2d_backward": _adaptive_max_pool2d_backward,
+        "atan2": _atan2,
+    }
     packets = {getattr(torch.ops.aten, name, None): function for name, function in found.items()}
     return {packet.default: function for packet, function in packets.items() if packet is not None}
