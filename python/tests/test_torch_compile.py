@@ -149,7 +149,11 @@ def test_attention_layers_of_inference_are_compiled(is_own: bool, has_mask: bool
 
 def test_calls_that_pytorch_does_not_decompose() -> None:
     numbers = torch.tensor([0.0, -0.0, 1.5, -2.0, torch.inf, -torch.inf, 1e-30])
-    check(torch.atan2, *torch.cartesian_prod(numbers, numbers).unbind(1))
+    for function in (torch.atan2, torch.copysign, torch.fmax, torch.fmin):
+        check(function, *torch.cartesian_prod(numbers, numbers).unbind(1))
+    for function in (torch.fmax, torch.fmin):
+        assert compiled(function)(torch.tensor([torch.nan, 1.0]), torch.tensor([2.0, torch.nan])).tolist() == [2.0, 1.0]
+    check(torch.exp2, torch.tensor([-torch.inf, -140.0, -3.5, 0.0, 7.0, 127.9, 128.0, torch.inf]))
     check(torch.atan2, torch.randn(50).half(), torch.randn(50).half())
     assert compiled(torch.atan2)(torch.tensor([torch.nan, 1.0]), torch.tensor([1.0, torch.nan])).isnan().all()
     for out in (3, (2, 3), (6, 1)):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -121,24 +122,47 @@ def _adaptive_max_pool2d_backward(grad_output: torch.Tensor, x: torch.Tensor, in
     return torch.ops.aten.max_pool2d_with_indices_backward.default(grad_output, x, window, window, [0, 0], [1, 1], False, indices)
 
 
-def _atan2(y: torch.Tensor, x: torch.Tensor) -> Any:
-    """The arctangent of the smaller by the larger magnitude, which is in the first eighth of the circle, turned to where the point is."""
-    if not (y.is_floating_point() and x.is_floating_point()):
-        return NotImplemented
-    dtype = torch.promote_types(y.dtype, x.dtype)
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    y, x = y.to(wide), x.to(wide)
+def _in_f32(function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor, torch.Tensor], Any]:
+    """A function of two tensors of floats that computes in f32 at least; other tensors stay as they are."""
 
-    def is_negative(tensor: torch.Tensor) -> torch.Tensor:
-        # The reciprocal shows the sign of a zero.
-        return (tensor < 0) | (tensor.reciprocal() < 0)
+    def called(a: torch.Tensor, b: torch.Tensor) -> Any:
+        if not (a.is_floating_point() and b.is_floating_point()):
+            return NotImplemented
+        dtype = torch.promote_types(a.dtype, b.dtype)
+        wide = torch.promote_types(dtype, torch.float32)
+        return function(a.to(wide), b.to(wide)).to(dtype)
 
+    return called
+
+
+def _is_negative(tensor: torch.Tensor) -> torch.Tensor:
+    # The reciprocal shows the sign of a zero.
+    return (tensor < 0) | (tensor.reciprocal() < 0)
+
+
+def _atan2(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The arctangent of an angle in the first eighth of the circle, turned to where the point is."""
     smaller, larger = torch.minimum(y.abs(), x.abs()), torch.maximum(y.abs(), x.abs())
-    ratio = torch.where(larger == 0, larger, torch.where(smaller == math.inf, 1.0, smaller / larger))
-    angle = torch.atan(ratio)
+    angle = torch.atan(torch.where(larger == 0, larger, torch.where(smaller == math.inf, 1.0, smaller / larger)))
     angle = torch.where(y.abs() > x.abs(), math.pi / 2 - angle, angle)
-    angle = torch.where(is_negative(x), math.pi - angle, angle)
-    return torch.where(is_negative(y), -angle, angle).to(dtype)
+    angle = torch.where(_is_negative(x), math.pi - angle, angle)
+    return torch.where(_is_negative(y), -angle, angle)
+
+
+def _copysign(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.where(_is_negative(b), -a.abs(), a.abs())
+
+
+def _fmax(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.maximum(a, b)))
+
+
+def _fmin(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.minimum(a, b)))
+
+
+def _exp2(x: torch.Tensor) -> Any:
+    return torch.pow(2.0, x) if x.is_floating_point() else NotImplemented
 
 
 @functools.cache
@@ -150,7 +174,11 @@ def decompositions() -> dict[Any, Any]:
         "_weight_norm_interface_backward": _weight_norm_backward,
         "adaptive_max_pool2d": _adaptive_max_pool2d,
         "adaptive_max_pool2d_backward": _adaptive_max_pool2d_backward,
-        "atan2": _atan2,
+        "atan2": _in_f32(_atan2),
+        "copysign": _in_f32(_copysign),
+        "fmax": _in_f32(_fmax),
+        "fmin": _in_f32(_fmin),
+        "exp2": _exp2,
     }
-    packets = {getattr(torch.ops.aten, name, None): function for name, function in found.items()}
-    return {packet.default: function for packet, function in packets.items() if packet is not None}
+    packets = ((getattr(torch.ops.aten, name, None), function) for name, function in found.items())
+    return {getattr(packet, packet.overloads()[0]): function for packet, function in packets if packet is not None}
