@@ -50,7 +50,7 @@ impl Emitter<'_> {
             Expr::IsInf(a) => value(format!("o_is_inf({})", self.operand(a).text)),
             Expr::Fma(a, b, c) => self.call(id, "o_fma", &[a, b, c]),
             Expr::Interleave(LaneGroup::One, a, b) => self.call(id, "o_interleave", &[a, b]),
-            Expr::Interleave(LaneGroup::Pair, a, b) => self.call(id, "o_interleave_pairs", &[a, b]),
+            Expr::Interleave(LaneGroup::Pair, a, b) => self.call(id, "o_interleave<2>", &[a, b]),
             Expr::Half(LaneHalf::Low, a) => self.call(id, "o_low", &[a]),
             Expr::Half(LaneHalf::High, a) => self.call(id, "o_high", &[a]),
             Expr::FloorDiv(a, b) => self.division(id, "o_floor_div", "/", a, b),

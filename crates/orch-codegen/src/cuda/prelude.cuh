@@ -272,23 +272,15 @@ template <int N, class T, class S> ORC vec<T, N> o_ramp(T base, S stride) {
     ORC_UNROLL for (int i = 0; i < N; i++) r.v[i] = base + stride * i;
     return r;
 }
-template <class T, int N> ORC vec<T, 2 * N> o_interleave(vec<T, N> a, vec<T, N> b) {
+template <int G = 1, class T, int N> ORC vec<T, 2 * N> o_interleave(vec<T, N> a, vec<T, N> b) {
     vec<T, 2 * N> r;
-    ORC_UNROLL for (int i = 0; i < N; i++) { r.v[2 * i] = a.v[i]; r.v[2 * i + 1] = b.v[i]; }
+    ORC_UNROLL for (int i = 0; i < N; i++) { r.v[2 * i - i % G] = a.v[i]; r.v[2 * i - i % G + G] = b.v[i]; }
     return r;
 }
 template <class T> ORC vec<T, 2> o_interleave(T a, T b) {
     vec<T, 2> r;
     r.v[0] = a;
     r.v[1] = b;
-    return r;
-}
-template <class T, int N> ORC vec<T, 2 * N> o_interleave_pairs(vec<T, N> a, vec<T, N> b) {
-    vec<T, 2 * N> r;
-    ORC_UNROLL for (int i = 0; i < N; i++) {
-        r.v[2 * i - i % 2] = a.v[i];
-        r.v[2 * i - i % 2 + 2] = b.v[i];
-    }
     return r;
 }
 // Half of a vector's lanes.
