@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""`torch.compile` on a CPU beside eager PyTorch and Inductor, latency of a call.
+"""`torch.compile` on a CPU beside eager PyTorch and Inductor: latency of a call.
 
     cpu.py [MODEL[@BATCH] ...] [--sample SEED,EACH] [--train] [--dtype float32] [--threads N] [--rounds N] [--json FILE]
 
-A model is `bert-base`, `gpt2`, or one of the suite: `torchvision/NAME`, `timm/NAME`, `transformers/KIND`. With --sample EACH of every stratum of the suite are drawn by
-a seed, of batch 1. Weights are random. Modes: `eager`; `inductor`; `inductor-frozen`, with Inductor's freezing; `ours`; `ours-frozen`, with
+A model is `bert-base`, `gpt2`, or one of the suite: `torchvision/NAME`, `timm/NAME`, `transformers/KIND`. With --sample EACH of every
+stratum of the suite are drawn by a seed, of batch 1. Weights are random. Modes: `eager`; `inductor`; `inductor-frozen`, with Inductor's freezing; `ours`; `ours-frozen`, with
 the option `freeze`. All modes in turns; medians of calls of at least 100 ms in each round. With --train a call is forward, a mean of
 squares, and backward, and nothing is frozen.
 """

@@ -150,7 +150,7 @@ pub enum LaneGroup {
 
 impl LaneGroup {
     /// Both.
-    pub const ALL: [Self; 2] = [Self::One, Self::Pair];
+    pub const BOTH: [Self; 2] = [Self::One, Self::Pair];
 
     /// How many lanes it has.
     pub fn lanes(self) -> usize {
@@ -170,7 +170,7 @@ impl LaneGroup {
 
     /// The group whose interleaving has this name.
     pub fn of_interleave_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|group| group.interleave_name() == name)
+        Self::BOTH.into_iter().find(|group| group.interleave_name() == name)
     }
 
     /// The operand, 0 or 1, and the lane there that are lane `lane` of interleaved vectors.

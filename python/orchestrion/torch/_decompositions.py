@@ -165,20 +165,28 @@ def _exp2(x: torch.Tensor) -> Any:
     return torch.pow(2.0, x) if x.is_floating_point() else NotImplemented
 
 
+def by_overload(found: dict[str, Any]) -> dict[Any, Any]:
+    """Functions by the calls' overloads in place of their names; those that this release of PyTorch does not have are left out."""
+    made = {}
+    for name, function in found.items():
+        packet, overload = name.split(".")
+        if hasattr(torch.ops.aten, packet):
+            made[getattr(getattr(torch.ops.aten, packet), overload)] = function
+    return made
+
+
 @functools.cache
 def decompositions() -> dict[Any, Any]:
     """What calls become, by overload."""
-    found = {
-        "_transformer_encoder_layer_fwd": _encoder_layer,
-        "_native_multi_head_attention": _attention,
-        "_weight_norm_interface_backward": _weight_norm_backward,
-        "adaptive_max_pool2d": _adaptive_max_pool2d,
-        "adaptive_max_pool2d_backward": _adaptive_max_pool2d_backward,
-        "atan2": _in_f32(_atan2),
-        "copysign": _in_f32(_copysign),
-        "fmax": _in_f32(_fmax),
-        "fmin": _in_f32(_fmin),
-        "exp2": _exp2,
-    }
-    packets = ((getattr(torch.ops.aten, name, None), function) for name, function in found.items())
-    return {getattr(packet, packet.overloads()[0]): function for packet, function in packets if packet is not None}
+    return by_overload({
+        "_transformer_encoder_layer_fwd.default": _encoder_layer,
+        "_native_multi_head_attention.default": _attention,
+        "_weight_norm_interface_backward.default": _weight_norm_backward,
+        "adaptive_max_pool2d.default": _adaptive_max_pool2d,
+        "adaptive_max_pool2d_backward.default": _adaptive_max_pool2d_backward,
+        "atan2.default": _in_f32(_atan2),
+        "copysign.Tensor": _in_f32(_copysign),
+        "fmax.default": _in_f32(_fmax),
+        "fmin.default": _in_f32(_fmin),
+        "exp2.default": _exp2,
+    })

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from orchestrion.torch._decompositions import by_overload
 from orchestrion.torch._support import MAX_SCORES
 
 
@@ -141,11 +142,9 @@ def _flash_backward(
 @functools.cache
 def decompositions() -> dict[Any, Any]:
     """What attention with dropout becomes, by overload."""
-    found = {
-        "_scaled_dot_product_efficient_attention": _efficient,
-        "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
-        "_scaled_dot_product_flash_attention": _flash,
-        "_scaled_dot_product_flash_attention_backward": _flash_backward,
-    }
-    packets = {getattr(torch.ops.aten, name, None): function for name, function in found.items()}
-    return {packet.default: function for packet, function in packets.items() if packet is not None}
+    return by_overload({
+        "_scaled_dot_product_efficient_attention.default": _efficient,
+        "_scaled_dot_product_efficient_attention_backward.default": _efficient_backward,
+        "_scaled_dot_product_flash_attention.default": _flash,
+        "_scaled_dot_product_flash_attention_backward.default": _flash_backward,
+    })

@@ -272,6 +272,7 @@ template <int N, class T, class S> ORC vec<T, N> o_ramp(T base, S stride) {
     ORC_UNROLL for (int i = 0; i < N; i++) r.v[i] = base + stride * i;
     return r;
 }
+// Groups of G lanes by turns.
 template <int G = 1, class T, int N> ORC vec<T, 2 * N> o_interleave(vec<T, N> a, vec<T, N> b) {
     vec<T, 2 * N> r;
     ORC_UNROLL for (int i = 0; i < N; i++) { r.v[2 * i - i % G] = a.v[i]; r.v[2 * i - i % G + G] = b.v[i]; }

@@ -80,7 +80,7 @@ pub(super) struct ContractionEmitter<'a> {
     pub sum: VarId,
 }
 
-/// The filling of a panel.
+/// What a panel in scratch is filled with.
 pub(super) struct PanelFill {
     /// Where: `[k][column]`, or `[pair][column][2]`.
     pub buffer: BufferId,
@@ -88,7 +88,7 @@ pub(super) struct PanelFill {
     pub first_column: ExprId,
     /// How many columns it has.
     pub columns: usize,
-    /// What it is filled with.
+    /// Its elements.
     pub element: PanelElement,
 }
 

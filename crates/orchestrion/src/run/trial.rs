@@ -13,7 +13,8 @@ const MODES: [Execution; 3] = Execution::ALL;
 /// Modes that cost at most this share more than the cheapest are as good, ...
 const MARGIN: f64 = 0.02;
 
-/// ... unless the host's part is longer than another's of them by more than this share of a run: a caller that does not wait pays that alone.
+/// ... but for those in which the host takes longer than in another of them by more than this share of a run: a caller that does not wait for
+/// runs pays for the host's time only.
 const HOST_MARGIN: f64 = 0.05;
 
 /// A mode that is in use is beaten only by one that takes less by more than this share, ...
@@ -114,12 +115,11 @@ impl Trial {
         });
         let us = |mode: usize| medians[mode].run_us;
         let least = (0..MODES.len()).min_by(|&a, &b| f64::total_cmp(&us(a), &us(b))).unwrap_or(0);
-        let close: Vec<usize> = (0..MODES.len())
-            .filter(|&mode| mode == least || median(ratios(&rounds, mode, least)) <= 1.0 + MARGIN)
-            .collect();
+        let is_close = |mode: &usize| median(ratios(&rounds, *mode, least)) <= 1.0 + MARGIN;
+        let close: Vec<usize> = (0..MODES.len()).filter(is_close).collect();
         let least_host = close.iter().map(|&mode| medians[mode].host_us).fold(f64::INFINITY, f64::min);
-        let is_as_good = |mode: usize| medians[mode].host_us - least_host <= HOST_MARGIN * us(mode);
-        let chosen = close.into_iter().find(|&mode| is_as_good(mode)).unwrap_or(least);
+        let is_as_good = |mode: &usize| medians[*mode].host_us - least_host <= HOST_MARGIN * us(*mode);
+        let chosen = close.into_iter().find(is_as_good).unwrap_or(least);
         Some((MODES[chosen], LaunchCosts { rounds: rounds.len(), medians }))
     }
 
