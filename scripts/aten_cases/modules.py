@@ -117,6 +117,12 @@ FUNCTIONS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "mutation": lambda: traced(Counter(), normal(3), grad=False),
     "as-strided": lambda: traced(lambda x: (x + 1).as_strided((2, 2), (2, 1)), normal(2, 3), grad=False),
     "as-strided-overlap": lambda: traced(lambda x: (x + 1).as_strided((3, 2), (1, 2), 1), normal(2, 3), grad=False),
+    "as-strided-permuted": lambda: traced(
+        lambda x: (x * 2).permute(1, 2, 0).as_strided((2, 3, 2), (4, 1, 6)) + x[1].T.as_strided((2, 3, 2), (1, 2, 3), 12), normal(2, 3, 4), grad=False
+    ),
+    "as-strided-scatter-permuted": lambda: traced(
+        lambda x: torch.as_strided_scatter((x * 2).T, x[:, 1], (2,), (3,), 2), normal(2, 4), grad=False
+    ),
     "as-strided-scatter": lambda: traced(
         lambda x: torch.as_strided_scatter(x + 1, x[:, :2].T, (2, 2), (1, 3), 1), normal(2, 3), grad=False
     ),

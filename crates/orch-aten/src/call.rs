@@ -14,8 +14,6 @@ pub(crate) type Arg = Argument<Source>;
 pub(crate) struct Source {
     pub value: Val,
     pub strides: Vec<i64>,
-    /// True for the result of a call that makes a new tensor, which begins at the start of its memory.
-    pub is_fresh: bool,
 }
 
 /// A call.

@@ -151,7 +151,7 @@ impl Importer {
         let result = match typed(&input.dtype, &input.shape, Some(&input.strides)) {
             Ok((dtype, shape)) => {
                 let value = self.emitter.input(&input.name, dtype, shape);
-                Some(vec![Some(Source { value, strides: input.strides.clone(), is_fresh: false })])
+                Some(vec![Some(Source { value, strides: input.strides.clone() })])
             }
             Err(reason) => {
                 self.problems.add(place(), reason);
@@ -168,7 +168,7 @@ impl Importer {
             Ok(tensor) => {
                 let strides = tensor.shape().strides().iter().map(|&stride| stride as i64).collect();
                 let value = self.emitter.constant(tensor);
-                Some(vec![Some(Source { value, strides, is_fresh: true })])
+                Some(vec![Some(Source { value, strides })])
             }
             Err(reason) => {
                 self.problems.add(place(), reason);
@@ -212,9 +212,7 @@ impl Importer {
             (rule.apply)(&mut self.emitter, &call).map_err(|refusal| Missing::Reason(refusal.into()))?;
         check_results(&call, &values).map_err(Missing::Reason)?;
         let sources = values.into_iter().zip(call.strides).map(|(value, strides)| {
-            let source =
-                |value| Source { value, strides: strides.unwrap_or_default(), is_fresh: !rule.is_view };
-            value.map(source)
+            value.map(|value| Source { value, strides: strides.unwrap_or_default() })
         });
         Ok(sources.collect())
     }

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from orchestrion.torch._strides import memory_order
+
 
 def _heads(tensor: torch.Tensor, heads: int) -> torch.Tensor:
     """`[batch, length, heads * width]` as `[batch, heads, length, width]`."""
@@ -165,6 +167,17 @@ def _exp2(x: torch.Tensor) -> Any:
     return torch.pow(2.0, x) if x.is_floating_point() else NotImplemented
 
 
+def _new_empty_strided(
+    x: torch.Tensor, size: Any, stride: Any, dtype: torch.dtype | None = None, layout: object = None, device: Any = None, pin_memory: object = None
+) -> Any:
+    """Memory for a gradient: of one that was changed in place, autograd makes a copy with strides."""
+    order = memory_order(size, stride)
+    if order is None:
+        return NotImplemented
+    made = torch.empty([size[dim] for dim in order], dtype=dtype or x.dtype, device=device or x.device)
+    return made.permute([order.index(dim) for dim in range(len(order))])
+
+
 def by_overload(found: dict[str, Any]) -> dict[Any, Any]:
     """Functions by the calls' overloads in place of their names; those that this release of PyTorch does not have are left out."""
     made = {}
@@ -189,4 +202,5 @@ def decompositions() -> dict[Any, Any]:
         "fmax.default": _in_f32(_fmax),
         "fmin.default": _in_f32(_fmin),
         "exp2.default": _exp2,
+        "new_empty_strided.default": _new_empty_strided,
     })

@@ -68,6 +68,10 @@ RANDOM = frozenset({
     "aten.randn_like.default",
 })
 
+#: Targets that read a tensor's memory, and the position of `storage_offset` among their arguments. In a document it counts from the
+#: tensor's first element.
+STRIDED = {"aten.as_strided.default": 3, "aten.as_strided_scatter.default": 4}
+
 #: The name of the input i64[1] that random numbers come from: each run is to have another one. No node has such a name.
 SEED = "random seed"
 
@@ -114,6 +118,15 @@ def source_line(node: Node) -> str:
         return ""
     path, line, code = frames[-1]
     return f"{os.path.basename(path)}:{line}: {code.strip()}"[:200]
+
+
+def first_strided(source: object, storage_offset: object) -> int:
+    """How many elements of a tensor lie before what `as_strided` reads of it, whose offset counts from the start of the memory."""
+    tensor = source.meta.get("val") if isinstance(source, Node) else None
+    if not isinstance(tensor, torch.Tensor):
+        raise DocumentError("strides of what is no tensor")
+    what = "the start of a tensor in its memory"
+    return 0 if storage_offset is None else concrete(storage_offset, what) - concrete(tensor.storage_offset(), what)
 
 
 def tensor_type(value: object, what: str) -> dict[str, Json]:
@@ -253,13 +266,18 @@ class _Writer:
         target = target_name(node)
         self.indexed = self.indexed or target in INDEXED
         kwargs = {key: self.argument(argument, node) for key, argument in node.kwargs.items()}
+        args = [self.argument(argument, node) for argument in node.args]
+        if target in STRIDED:
+            at = STRIDED[target]
+            given = node.args[at] if len(node.args) > at else node.kwargs.get("storage_offset")
+            args, kwargs = args[:at], {**kwargs, "storage_offset": first_strided(node.args[0], given)}
         if target in RANDOM:
             kwargs |= {"seed": {"value": SEED}, "stream": self.random}
             self.random += 1
         self.nodes.append({
             "name": node.name,
             "target": target,
-            "args": [self.argument(argument, node) for argument in node.args],
+            "args": args,
             "kwargs": kwargs,
             "results": self.results(node),
             "where": source_line(node),

@@ -14,6 +14,8 @@ import torch
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
+from orchestrion.torch._placement import memory_of
+
 #: An image: batch, channels, height, width.
 _RANK = 4
 
@@ -50,9 +52,8 @@ def _outputs(gm: GraphModule) -> Sequence[Any]:
 
 def _is_view(value: Node) -> bool:
     """True if the value may be seen under another name, with strides of its own."""
-    own = value.meta["val"].untyped_storage()._cdata
-    others = [node.meta.get("val") for node in (*value.all_input_nodes, *value.users)]
-    return any(isinstance(other, torch.Tensor) and other.untyped_storage()._cdata == own for other in others)
+    own = memory_of(value)
+    return any(memory_of(other) & own for other in (*value.all_input_nodes, *value.users))
 
 
 def _reported() -> list[Any] | None:

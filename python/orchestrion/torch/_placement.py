@@ -25,6 +25,11 @@ def tensors_of(node: Node) -> Iterator[torch.Tensor]:
             yield item
 
 
+def memory_of(node: Node) -> set[int]:
+    """What memory the results of a node have in the trace: views of one tensor share theirs."""
+    return {tensor.untyped_storage()._cdata for tensor in tensors_of(node)}
+
+
 def graph_device(gm: GraphModule) -> torch.device:
     """The device that a graph computes on: the CPU, or the GPU of its tensors.
 

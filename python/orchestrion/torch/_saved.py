@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
-from orchestrion.torch._placement import CPU
+from orchestrion.torch._placement import CPU, memory_of
+from orchestrion.torch._strides import is_dense
 
 #: Shape, strides, and elements before a part.
 Place = tuple[list[int], list[int], int]
@@ -83,7 +84,7 @@ def pack_saved(
     # Numbers and objects are saved apart from tensors, and so are tensors that autograd does not watch: their order is AOTAutograd's.
     if not all(_is_watched(value) for value in saved) or [value.name for value in saved] != [node.name for node in given[: len(saved)]]:
         return
-    held = {_storage(node) for node in forward.graph.nodes if node.op == "placeholder"}
+    held = {memory for node in forward.graph.nodes if node.op == "placeholder" for memory in memory_of(node)}
     slabs = [slab for slab in _fill(values, returned, device, held, images) if len(slab.values) > 1]
     if not slabs:
         return
@@ -114,7 +115,7 @@ def pack_saved(
 
 
 def _fill(
-    values: Sequence[Node], returned: int, device: torch.device, held: set[int | None], images: Mapping[int, torch.Tensor]
+    values: Sequence[Node], returned: int, device: torch.device, held: set[int], images: Mapping[int, torch.Tensor]
 ) -> list[_Slab]:
     """Slabs with the outputs that suit them: made by the graph and only saved, without gaps, not large.
 
@@ -129,9 +130,9 @@ def _fill(
         if (
             value in seen
             or value.op != "call_function"
-            or _storage(value) in held
+            or memory_of(value) & held
             or part.device != device
-            or not _is_dense(part)
+            or not is_dense(part)
             or part.numel() * elem_bytes > limits.part_bytes
         ):
             continue
@@ -154,21 +155,6 @@ def _is_watched(value: object) -> bool:
     if not isinstance(value, Node) or value.meta.get("saved_tensor_with_no_vc_check", False):
         return False
     return isinstance(value.meta.get("val"), torch.Tensor)
-
-
-def _storage(node: Node) -> int | None:
-    value = node.meta.get("val")
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """True if the elements lie one after the other in some order of the dimensions."""
-    expected = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return tensor.numel() > 0
 
 
 def _line(slab: _Slab) -> torch.Tensor:

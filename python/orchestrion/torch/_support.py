@@ -14,7 +14,8 @@ from collections.abc import Callable
 import torch
 from torch.fx import Node
 
-from ._document import DTYPES, RANDOM, DocumentError, concrete
+from ._document import DTYPES, RANDOM, DocumentError, concrete, first_strided
+from ._strides import is_dense
 
 #: The longest axis of `slice_scatter` with a step.
 MAX_POSITIONS = 1 << 20
@@ -106,17 +107,11 @@ def _tensor(argument: object) -> torch.Tensor:
 
 
 def _as_strided(known: Arguments) -> bool:
-    source = known["self"]
-    assert isinstance(source, Node)
-    # What stays with eager enters as an input, whose memory is not known.
-    return is_supported(source) and not _is_view(source) and _tensor(source).is_contiguous()
-
-
-def _is_view(source: object) -> bool:
-    """True if the result of a call may share the memory of an argument."""
-    if not isinstance(source, Node) or not isinstance(source.target, torch._ops.OpOverload):
-        return True
-    return any(argument.alias_info is not None for argument in source.target._schema.arguments)
+    tensor, start = _tensor(known["self"]), first_strided(known["self"], known["storage_offset"])
+    strides = zip(known["size"], known["stride"])
+    last = start + sum((size - 1) * stride for size, stride in strides)
+    # Other elements of the memory are not the tensor's.
+    return is_dense(tensor) and start >= 0 and last < tensor.numel()
 
 
 def _slice_scatter(known: Arguments) -> bool:

@@ -18,7 +18,9 @@ from torch.fx import GraphModule
 
 from orchestrion import _native
 from orchestrion.torch._document import DTYPES, DocumentError, document
+from orchestrion.torch._placement import memory_of
 from orchestrion.torch._saved import opened
+from orchestrion.torch._strides import dense_order
 
 _LOG = logging.getLogger("orchestrion.torch")
 
@@ -78,7 +80,10 @@ class Unit:
         changed = {row["input"] for row in doc["mutations"]}
         plain = [row["name"] for row in doc["inputs"]]
         orders = _enter_dense(doc, inputs)
-        outputs = _plan_outputs(values, metas, inputs, sources, changed, doc)
+        shown = {
+            node: position for position, node in enumerate(placeholders) if position not in changed and sources[position][1] is None
+        }
+        outputs = _plan_outputs(values, metas, inputs, sources, shown, doc)
         self._repeated = outputs.repeated
         written = [row["input"] for row in doc["mutations"]]
         #: Inputs that each call changes.
@@ -145,19 +150,6 @@ def _change(doc: dict[str, Any], kept: list[Any], number: int, value: torch.Tens
         return shape, _row_major(shape), dtype, None
     kept[number] = _leave_dense(doc, kept[number], shape, dtype, order, number)
     return shape, list(map(int, value.stride())), dtype, order
-
-
-def dense_order(shape: Sequence[int], strides: Sequence[int]) -> list[int] | None:
-    """The order of dimensions in which a tensor lies row-major without gaps; None if it lies so already, or in no order."""
-    order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
-    if order == list(range(len(shape))) or 0 in shape:
-        return None
-    expected = 1
-    for dim in reversed(order):
-        if shape[dim] != 1 and strides[dim] != expected:
-            return None
-        expected *= shape[dim]
-    return order
 
 
 def _inverse(order: Sequence[int]) -> list[int]:
@@ -241,17 +233,13 @@ def _plan_outputs(
     metas: Tensors,
     inputs: Tensors,
     sources: Sequence[tuple[int, int | None]],
-    changed: set[int],
+    shown: Mapping[torch.fx.Node, int],
     doc: dict[str, Any],
 ) -> _Outputs:
     """
     :param sources: per input the number of the graph's tensor, and where it begins if it is a part of that.
+    :param shown: the inputs whose views are made as such, with their positions.
     """
-    storages = {
-        value.untyped_storage()._cdata: position
-        for position, value in enumerate(inputs)
-        if isinstance(value, torch.Tensor) and position not in changed and sources[position][1] is None
-    }
     plan: list[_Output] = []
     kept: list[Any] = []
     made: dict[torch.fx.Node, int] = {}
@@ -262,7 +250,7 @@ def _plan_outputs(
             plan.append(None)
             continue
         shape, strides = list(map(int, meta.shape)), list(map(int, meta.stride()))
-        source = storages.get(meta.untyped_storage()._cdata)
+        source = shown.get(_viewed(value)) if meta is value.meta["val"] else None
         if source is not None and meta.dtype == inputs[source].dtype:
             of = inputs[source]
             offset = int(meta.storage_offset()) - int(of.storage_offset())
@@ -286,6 +274,21 @@ def _plan_outputs(
         kept.append(row if order is None else _leave_dense(doc, row, shape, dtype, order, len(kept)))
     kept += rows[len(metas) :]
     return _Outputs(plan, kept, repeated)
+
+
+def _viewed(value: torch.fx.Node) -> torch.fx.Node:
+    """The tensor that a value is a view of, itself if it is none.
+
+    It is found along the views: several inputs may have one memory in the trace and not in a run, as halves of a result that another graph
+    hands on.
+    """
+    own = memory_of(value)
+    while value.op == "call_function":
+        of = next((given for given in value.all_input_nodes if memory_of(given) & own), None)
+        if of is None:
+            break
+        value = of
+    return value
 
 
 def _overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:

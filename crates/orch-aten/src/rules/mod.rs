@@ -47,22 +47,15 @@ type Apply = fn(&mut Emitter, &Call) -> Applied;
 #[derive(Clone, Copy)]
 pub(crate) struct Rule {
     pub target: Target,
-    /// True if eager's result may share the memory of an argument.
-    pub is_view: bool,
     pub apply: Apply,
 }
 
-/// A rule for a target that makes a new tensor.
+/// A rule for a target.
 const fn rule(name: &'static str, parameters: &'static str, apply: Apply) -> Rule {
-    Rule { target: Target { name, parameters, condition: "" }, is_view: false, apply }
+    Rule { target: Target { name, parameters, condition: "" }, apply }
 }
 
 impl Rule {
-    /// The same rule, of a target whose result may share the memory of an argument.
-    const fn view(self) -> Self {
-        Self { is_view: true, ..self }
-    }
-
     /// The same rule, with what it requires.
     const fn when(self, condition: &'static str) -> Self {
         Self { target: Target { condition, ..self.target }, ..self }

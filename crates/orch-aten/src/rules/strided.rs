@@ -9,11 +9,10 @@ use orch_ir::{DType, Shape};
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[
     rule("aten.as_strided.default", "self size stride storage_offset", as_strided)
-        .view()
-        .when("of a contiguous tensor that is no view"),
+        .when("of elements of a tensor without gaps"),
     rule("aten.as_strided_scatter.default", "self src size stride storage_offset", as_strided_scatter)
-        .when("of a contiguous tensor that is no view"),
-    rule("aten.unfold.default", "self dimension size step", unfold).view(),
+        .when("of elements of a tensor without gaps"),
+    rule("aten.unfold.default", "self dimension size step", unfold),
 ];
 
 /// `start + sum of strides[d] i_d` over a shape, as `i64`.
@@ -31,11 +30,14 @@ fn positions(emitter: &mut Emitter, start: i64, dims: &[usize], strides: &[i64])
     Ok(sum)
 }
 
-/// Elements of a contiguous tensor by strides of its memory.
+/// Elements of a tensor by strides of its memory. In a document `storage_offset` counts from the tensor's first element, not from that of
+/// its memory.
 struct Strided {
-    /// The tensor, flat.
+    /// The tensor, flat, in the order of its memory.
     flat: Val,
+    /// Its shape, and its dimensions in the order of its memory.
     shape: Shape,
+    order: Vec<usize>,
     size: Shape,
     strides: Vec<i64>,
     start: usize,
@@ -46,9 +48,9 @@ impl Strided {
         let source = call.source("self")?;
         let x = &source.value;
         let (size, strides) = (call.dims("size")?, call.ints("stride")?);
-        if !source.is_fresh || !is_contiguous(&x.shape, &source.strides) {
-            return unsupported("strides of what is not a contiguous tensor that is no view");
-        }
+        let Some(order) = memory_order(&x.shape, &source.strides) else {
+            return unsupported("strides of a tensor whose elements have gaps between them, or share memory");
+        };
         let start = call.int_or("storage_offset", 0)?;
         let last = size.iter().zip(&strides).try_fold(start, |last, (&extent, &stride)| {
             (stride >= 0).then_some(())?;
@@ -58,8 +60,9 @@ impl Strided {
         let fits = size.elems() == 0 || last.is_some_and(|last| last < count as i64);
         match usize::try_from(start) {
             Ok(start) if fits && strides.len() == size.rank() => {
-                let flat = emitter.reshape(x, [count])?;
-                Ok(Self { flat, shape: x.shape.clone(), size, strides, start })
+                let in_memory = emitter.transpose(x, &order)?;
+                let flat = emitter.reshape(&in_memory, [count])?;
+                Ok(Self { flat, shape: x.shape.clone(), order, size, strides, start })
             }
             _ => invalid(format!("{size} by {strides:?} from {start} in {}", x.describe())),
         }
@@ -68,6 +71,33 @@ impl Strided {
     fn positions(&self, emitter: &mut Emitter) -> Emitted {
         positions(emitter, self.start as i64, &self.size, &self.strides)
     }
+
+    /// A flat tensor in the order of memory as one of the tensor's shape.
+    fn unflatten(&self, emitter: &mut Emitter, flat: &Val) -> Emitted {
+        let dims: Vec<usize> = self.order.iter().map(|&dim| self.shape[dim]).collect();
+        let in_memory = emitter.reshape(flat, dims)?;
+        let mut back = vec![0; self.order.len()];
+        self.order.iter().enumerate().for_each(|(at, &dim)| back[dim] = at);
+        emitter.transpose(&in_memory, &back)
+    }
+}
+
+/// The dimensions, outermost first, in whose order elements lie in memory one after the other; `None` if they do in no order.
+fn memory_order(shape: &Shape, strides: &[i64]) -> Option<Vec<usize>> {
+    let mut order: Vec<usize> = (0..shape.rank()).collect();
+    if shape.elems() == 0 {
+        return Some(order);
+    }
+    if strides.len() != shape.rank() {
+        return None;
+    }
+    order.sort_by_key(|&dim| (std::cmp::Reverse(strides[dim]), shape[dim] == 1));
+    let mut next = 1;
+    for &dim in order.iter().rev().filter(|&&dim| shape[dim] > 1) {
+        (strides[dim] == next).then_some(())?;
+        next *= shape[dim] as i64;
+    }
+    Some(order)
 }
 
 fn as_strided(emitter: &mut Emitter, call: &Call) -> Applied {
@@ -100,7 +130,7 @@ fn as_strided_scatter(emitter: &mut Emitter, call: &Call) -> Applied {
         let positions = strided.positions(emitter)?;
         scattered(emitter, flat, &positions, &src, false)?
     };
-    one(emitter.reshape(&result, strided.shape.to_vec())?)
+    one(strided.unflatten(emitter, &result)?)
 }
 
 /// True if the elements lie in row-major order without holes.
