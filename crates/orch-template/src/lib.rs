@@ -12,9 +12,11 @@ pub mod recurrence;
 pub mod row;
 pub mod scatter;
 pub mod selection;
+mod singles;
 
 pub use design::{CannotLower, Design};
-pub use nest::{AxisBlock, LaneAxis, NestSchedule, NestWork, SingleAccesses};
+pub use nest::{AxisBlock, LaneAxis, NestSchedule, NestWork};
+pub use singles::SingleAccesses;
 
 use orch_compute::block::BlockProgram;
 use orch_thread::kernel::Kernel;

@@ -2,15 +2,16 @@
 //! meet the caches.
 
 use super::form::{ContractionForm, GemmShape};
+use super::linear::read_offsets;
 use super::lines::{LineSize, Lines};
 use super::math_unit::CpuMathUnit;
 use super::operand::{FlatAxes, PanelsFrom, RowsFrom, flat_operands, row_bytes, sources};
 use super::pack_cost::{AlongK, PackingWork, RowOrder, cpu_form, operand_packing};
 use super::schedule::TaskGrid;
 use super::window::WindowSize;
-use orch_compute::affine::gcd;
-use orch_compute::block::BlockProgram;
-use orch_thread::program::CACHE_LINE;
+use crate::singles::{SingleAccesses, VectorAccess, lines_kept};
+use orch_compute::block::{BlockProgram, Stage};
+use orch_compute::simplify::Simplifier;
 use orch_thread::target::CpuTarget;
 
 /// Which operands a work item copies to scratch before it multiplies.
@@ -76,9 +77,7 @@ const MOST_STRIPS: usize = 8;
 
 /// Whether so many lines that are so many bytes apart do not stay in the L1.
 fn collide(bytes: usize, lines: usize, target: &CpuTarget) -> bool {
-    const PERIOD: usize = 4096;
-    let places = PERIOD / (gcd(bytes as i64, PERIOD as i64) as usize).max(CACHE_LINE);
-    lines.div_ceil(places) > target.l1_bytes / PERIOD
+    lines > lines_kept(target, bytes as i64)
 }
 
 /// Which operands work items will copy, whatever the schedule.
@@ -111,6 +110,8 @@ pub struct ContractionWork {
     /// The speed of its multiply-adds as a share of what it would be with both operands at hand; 1 for operands that lie, or are packed, row by
     /// row: what those wait for is in the figures of all products.
     pub relative_speed: f64,
+    /// What the epilogue accesses one element at a time.
+    pub epilogue: SingleAccesses,
 }
 
 /// Counts the work of a contraction, which fills operands in so many lanes; `None` for other programs.
@@ -148,20 +149,54 @@ pub fn work(block: &BlockProgram, target: &CpuTarget, fill_lanes: usize) -> Opti
         CpuMathUnit::Fma if is_scattered => schedule.relative_speed(extents, staging, lanes, target),
         CpuMathUnit::Fma | CpuMathUnit::Bf16Dot | CpuMathUnit::Amx => 1.0,
     };
-    Some(ContractionWork { grid: schedule.grid(extents, lanes), packing, relative_speed })
+    let columns = extents.n.min(schedule.block_panels * schedule.vectors * lanes);
+    let epilogue = epilogue_accesses(block, &form, columns, target);
+    Some(ContractionWork { grid: schedule.grid(extents, lanes), packing, relative_speed, epilogue })
+}
+
+/// What the epilogue accesses one element at a time: vectors run along columns, and a row of so many columns is between an access to a line
+/// and that to the next row's element in it.
+fn epilogue_accesses(
+    block: &BlockProgram,
+    form: &ContractionForm,
+    columns: usize,
+    target: &CpuTarget,
+) -> SingleAccesses {
+    let mut singles = SingleAccesses::default();
+    let Some(&along) = form.n.last() else { return singles };
+    let mut exprs = block.exprs.clone();
+    let mut simplifier = Simplifier::new();
+    let mut accesses = Vec::new();
+    for stage in &block.stages {
+        let Stage::Store { arg, index, body, .. } = stage else { continue };
+        accesses.extend(read_offsets(block, &mut exprs, *body));
+        let meta = block.arg(*arg);
+        accesses.push((*arg, exprs.linear_index(index, &meta.layout.strides(&meta.shape))));
+    }
+    accesses.sort_unstable();
+    accesses.dedup();
+    for (arg, offset) in accesses {
+        let elems = exprs.free_vars(offset).iter().map(|&axis| block.extent(axis)).product();
+        let stride = simplifier.stride(&mut exprs, offset, along);
+        let access = VectorAccess { stride, lines: columns, size: block.arg(arg).dtype.size_bytes() };
+        if let Some(single) = access.single(target) {
+            singles.add(single, elems);
+        }
+    }
+    singles
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orch_compute::{Layout, fuse, layouts};
-    use orch_ir::{Contract, DType, PrimGraph, PrimOp};
+    use orch_compute::{Layout, fuse};
+    use orch_ir::{BinaryFn, Contract, DType, PrimGraph, PrimOp, ScalarFn, TensorId};
 
-    fn fill_of(graph: &PrimGraph, result: orch_ir::TensorId) -> PackingWork {
+    fn work_of(graph: &PrimGraph, result: TensorId) -> ContractionWork {
         let nodes: Vec<_> = graph.node_ids().collect();
-        let layouts: Vec<Layout> = layouts::assign(graph);
-        let block = fuse::build(graph, &nodes, &[result], &|t| layouts[t.index()].clone(), "kernel").unwrap();
-        work(&block, &orch_thread::target::X86_64_V4, 16).unwrap().packing
+        let layout = |tensor: TensorId| Layout::row_major(graph.shape(tensor).rank());
+        let block = fuse::build(graph, &nodes, &[result], &layout, "kernel").unwrap();
+        work(&block, &orch_thread::target::X86_64_V4, 16).unwrap()
     }
 
     #[test]
@@ -172,7 +207,7 @@ mod tests {
         let k = graph.add(PrimOp::Transpose { perm: vec![0, 2, 1] }, &[k]).unwrap();
         let scores = graph.add(PrimOp::Contract(Contract::matmul(1)), &[q, k]).unwrap();
         let packing = PackingWork { lanes: 2 * 8 * 64, gathered: 0, transposed: 2 * 8 * 50 };
-        assert_eq!(fill_of(&graph, scores), packing);
+        assert_eq!(work_of(&graph, scores).packing, packing);
     }
 
     #[test]
@@ -181,6 +216,24 @@ mod tests {
         let x = graph.add_input("x", DType::F32, [40, 30]);
         let w = graph.add_input("w", DType::F32, [30, 64]);
         let y = graph.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]).unwrap();
-        assert_eq!(fill_of(&graph, y), PackingWork::default());
+        let work = work_of(&graph, y);
+        assert_eq!((work.packing, work.epilogue), (PackingWork::default(), SingleAccesses::default()));
+    }
+
+    #[test]
+    fn what_an_epilogue_adds_by_columns_of_memory_is_read_one_element_at_a_time() {
+        for (rows, far) in [(4096, 4096 * 256), (4100, 0)] {
+            let mut graph = PrimGraph::new("sum");
+            let x = graph.add_input("x", DType::F32, [rows, 64]);
+            let w = graph.add_input("w", DType::F32, [64, 256]);
+            let planes = graph.add_input("planes", DType::F32, [256, rows]);
+            let product = graph.add(PrimOp::Contract(Contract::matmul(0)), &[x, w]).unwrap();
+            let turned = graph.add(PrimOp::Transpose { perm: vec![1, 0] }, &[planes]).unwrap();
+            let add = PrimOp::Map(ScalarFn::Binary(BinaryFn::Add));
+            let sum = graph.add(add, &[product, turned]).unwrap();
+            // Lines 16 KiB apart share a set of the L1.
+            let epilogue = SingleAccesses { near: rows * 256 - far, far, transposed: 0 };
+            assert_eq!(work_of(&graph, sum).epilogue, epilogue);
+        }
     }
 }

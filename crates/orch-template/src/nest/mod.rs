@@ -50,8 +50,8 @@ pub(super) mod tiling;
 pub(super) mod window;
 
 pub use plan::{AxisBlock, LaneAxis, NestSchedule};
-pub use singles::SingleAccesses;
 
+use crate::singles::SingleAccesses;
 use orch_compute::block::BlockProgram;
 use orch_thread::kernel::Kernel;
 use orch_thread::target::CpuTarget;

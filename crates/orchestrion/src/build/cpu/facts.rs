@@ -23,10 +23,12 @@ pub fn facts(block: &BlockProgram, target: &CpuTarget) -> KernelFacts {
         count_stage(block, stage, target, &mut facts);
     }
     match contraction::work(block, target, FILL_LANES) {
-        Some(ContractionWork { grid, packing, relative_speed }) => {
+        Some(ContractionWork { grid, packing, relative_speed, epilogue }) => {
             facts.fma_speed = relative_speed;
             facts.packing_ops = 2 * packing.lanes + TRANSPOSE_OPS * packing.transposed;
             facts.packing_accesses = packing.gathered;
+            facts.single_accesses = epilogue.near as u64;
+            facts.scattered_accesses = epilogue.far as u64;
             facts.tasks = grid.tasks() as u64;
             facts.packed_blocks = (grid.batch * grid.row_blocks) as u64;
         }
