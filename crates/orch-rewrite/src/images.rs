@@ -5,16 +5,18 @@ use crate::prepare::with_copies;
 use orch_ir::{ConvSpec, NodeId, PrimGraph, PrimNode, PrimOp, ScalarFn, TensorId};
 use std::collections::BTreeMap;
 
-/// The graph in which convolutions of at least `channels` channels to as many maps read copies of planar images, and planar outputs that
-/// such convolutions compute, or read, are copies: the images of convolutions are free to have channels last. Whether that pays is for the
-/// choice of kernels, which may fuse a copy with the convolution: it then reads, or stores, planes.
+/// The graph in which convolutions of at least `channels` channels to as many maps, and those of each of so many channels by itself
+/// (depthwise), read copies of planar images, and planar outputs that the former compute, or both read, are copies: the images of convolutions
+/// are free to have channels last. Whether that pays is for the choice of kernels, which may fuse a copy with the convolution: it then reads,
+/// or stores, planes.
 ///
 /// `is_planar` says of which tensors each channel is a plane in memory.
 pub fn stage_images(graph: &PrimGraph, channels: usize, is_planar: impl Fn(TensorId) -> bool) -> PrimGraph {
     let is_wide = |id: NodeId| is_wide_convolution(graph, graph.node(id), channels);
     let is_read = |id: NodeId, image: TensorId| {
         let node = graph.node(id);
-        is_wide(id) && node.inputs[0] == image && node.inputs[1] != image
+        let is_staged = is_wide(id) || is_depthwise(graph, node, channels);
+        is_staged && node.inputs[0] == image && node.inputs[1] != image
     };
     let consumers = graph.consumers();
     let is_staged_output = |image: TensorId| {
@@ -60,6 +62,12 @@ pub fn stage_depthwise_weights(graph: &PrimGraph) -> PrimGraph {
 fn is_wide_convolution(graph: &PrimGraph, node: &PrimNode, channels: usize) -> bool {
     let PrimOp::Conv(ConvSpec { groups: 1, .. }) = node.op else { return false };
     [node.inputs[0], node.outputs[0]].into_iter().all(|image| graph.shape(image)[1] >= channels)
+}
+
+/// True for a convolution of each channel by itself, of so many channels at least.
+fn is_depthwise(graph: &PrimGraph, node: &PrimNode, channels: usize) -> bool {
+    let PrimOp::Conv(ConvSpec { groups, .. }) = node.op else { return false };
+    groups >= channels && groups == graph.shape(node.inputs[0])[1]
 }
 
 /// The same elements in a tensor of their own.
@@ -153,14 +161,25 @@ mod tests {
     }
 
     #[test]
-    fn few_channels_and_groups_stay() {
-        for (channels, groups) in [([4, 2], 1), ([2, 4], 1), ([4, 4], 4)] {
+    fn few_channels_and_groups_of_several_stay() {
+        for (channels, groups) in [([4, 2], 1), ([2, 4], 1), ([4, 4], 2), ([2, 2], 2)] {
             let mut graph = PrimGraph::new("one");
             let x = graph.add_input("x", DType::F32, vec![1, channels[0], 5, 6]);
             let y = conv(&mut graph, x, channels, groups);
             graph.add_output("y", y);
             assert!(copies(&stage_images(&graph, 3, |_| true)).is_empty(), "{channels:?} {groups}");
         }
+    }
+
+    #[test]
+    fn images_of_depthwise_convolutions_are_copied_and_their_results_are_not() {
+        let mut graph = PrimGraph::new("depthwise");
+        let x = graph.add_input("x", DType::F32, vec![1, 4, 5, 6]);
+        let y = conv(&mut graph, x, [4, 4], 4);
+        graph.add_output("y", y);
+        let staged = stage_images(&graph, 3, |_| true);
+        assert_eq!(copies(&staged), ["input"]);
+        assert_same_results(&graph, &staged, &[1, 4, 5, 6]);
     }
 
     /// What is an output and read on: the convolution reads what was computed, and the output is the copy.
