@@ -201,7 +201,7 @@ impl ContractionEmitter<'_> {
     }
 
     /// The second operand over the flat column and K as panels are filled: in the order of memory where elements are neighbours along it.
-    fn panel_element(&mut self, along_k: Option<AlongK>) -> PanelElement {
+    pub fn panel_element(&mut self, along_k: Option<AlongK>) -> PanelElement {
         let Some(AlongK { axes }) = along_k.filter(|along| along.axes != self.form.k) else {
             return PanelElement { value: self.b, k: self.flat.k, axes: self.form.k.clone() };
         };

@@ -2,8 +2,10 @@
 
 use super::address::{RowAddresses, bind_offset};
 use super::emitter::{ContractionEmitter, RegisterTile, prefix_mask};
+use super::linear::{linear_in, plain_read};
 use super::operand::PanelsFrom;
-use orch_compute::expr::{BufferId, ExprId, Exprs, Type, VarId};
+use super::pack_cost::AlongK;
+use orch_compute::expr::{BufferId, Expr, ExprId, Exprs, Type, VarId};
 use orch_compute::simplify::simplify;
 use orch_thread::program::{CACHE_LINE, LoopKind, PREFETCH_PANELS, Stmt};
 
@@ -98,7 +100,7 @@ pub(super) fn emit_run(
     let panel_line = exprs.add2(panel_base, panel_line);
     let row_line = exprs.mul_const(k, at.stride);
     body.extend(ahead(ctx, vectors, (panel_buffer, panel_line, panel_stride)));
-    body.extend(next.into_iter().flat_map(|next| next.prefetches(ctx, panel_buffer, k)));
+    body.extend(next.into_iter().flat_map(|next| next.prefetches(ctx, k)));
     let exprs = &mut ctx.program.exprs;
     let mut loaded = Vec::new();
     let columns: Vec<ExprId> = (0..vectors)
@@ -182,6 +184,7 @@ const MOST_TILES: usize = 64;
 
 /// What a register tile prefetches of the panel after its own: for each term, some neighbouring elements.
 struct NextPanel {
+    buffer: BufferId,
     /// Those of term 0.
     first: ExprId,
     /// How many for each term.
@@ -189,22 +192,63 @@ struct NextPanel {
 }
 
 impl NextPanel {
-    fn prefetches(self, ctx: &mut ContractionEmitter<'_>, buffer: BufferId, k: ExprId) -> Vec<Stmt> {
+    fn prefetches(self, ctx: &mut ContractionEmitter<'_>, k: ExprId) -> Vec<Stmt> {
+        let Self { buffer, elems, .. } = self;
         let exprs = &mut ctx.program.exprs;
-        let of_term = exprs.mul_const(k, self.elems as i64);
+        let of_term = exprs.mul_const(k, elems as i64);
         let first = exprs.add2(self.first, of_term);
-        let lines = (0..self.elems).step_by(CACHE_LINE / ctx.operand_type.size_bytes());
+        let lines = (0..elems).step_by(CACHE_LINE / ctx.operand_type.size_bytes());
         lines.map(|elem| Stmt::Prefetch { buffer, offset: exprs.add_const(first, elem as i64) }).collect()
     }
 }
 
-/// The part of the next panel of a packed constant that a register tile prefetches: constants are read once in a run of a model, so
-/// that the first tile of each panel would wait for memory, which hardware prefetches only up to the end of a page. The tiles of rows
-/// that meet a panel share the work evenly. A product of 128 rows by 768 x 3072 elements reaches 98 % of a Zen 5 core with it, 90 %
-/// without.
+/// The elements of the next panel where they lie side by side in memory: of a packed constant, or of an operand that is dense along K, column
+/// after column, from which panels are filled.
+struct PanelInMemory {
+    buffer: BufferId,
+    first: ExprId,
+    /// Elements of all panels, from the start of the buffer.
+    elems: usize,
+}
+
+impl PanelInMemory {
+    fn after(ctx: &mut ContractionEmitter<'_>, tile: &RegisterTile, at: &TermsAt<'_>) -> Option<Self> {
+        match &ctx.panels {
+            PanelsFrom::Packed(packed) => {
+                let (panel_elems, elems) = ((packed.k_extent * ctx.width()) as i64, packed.elems());
+                let (buffer, base, _) = at.panel;
+                Some(Self { buffer, first: ctx.program.exprs.add_const(base, panel_elems), elems })
+            }
+            PanelsFrom::Scratch => Self::of_operand(ctx, tile),
+            PanelsFrom::Argument { .. } => None,
+        }
+    }
+
+    fn of_operand(ctx: &mut ContractionEmitter<'_>, tile: &RegisterTile) -> Option<Self> {
+        let along_k = AlongK::of_panels(ctx.block, &ctx.form, ctx.math_unit)?;
+        let element = ctx.panel_element(Some(along_k));
+        let (arg, offset) = plain_read(ctx.block, &mut ctx.source, element.value)?;
+        let (column_elems, column) = (ctx.extents.k as i64, ctx.flat.n);
+        let mut step = |var: VarId| linear_in(&mut ctx.source, offset, var);
+        ((step(element.k), step(column)) == (Some(1), Some(column_elems))).then_some(())?;
+        let width = ctx.width() as i64;
+        let exprs = &mut ctx.program.exprs;
+        let (zero, next) = (exprs.index(0), exprs.add_const(tile.panel, 1));
+        let first_column = exprs.mul_const(next, width);
+        let read = ctx.import_scalar(element.value, &[(column, first_column), (element.k, zero)]);
+        let &Expr::Load { buffer, offset, .. } = ctx.program.exprs.get(read) else { return None };
+        let first = simplify(&mut ctx.program.exprs, offset);
+        Some(Self { buffer, first, elems: ctx.block.arg(arg).shape.elems() })
+    }
+}
+
+/// The part of the next panel that a register tile prefetches: operands are read once in a run of a model, or packed once for many rows, so
+/// that the first tile of each panel, or what fills it, would wait for memory, which hardware prefetches only up to the end of a page. The
+/// tiles of rows that meet a panel share the work evenly. A product of 128 rows by 768 x 3072 elements reaches 98 % of a Zen 5 core with it,
+/// 90 % without.
 ///
 /// ```text
-/// terms start..end of panel p + 1, [term, column]:   | tile 0 | tile 1 | .. | tile T - 1 |
+/// terms start..end of panel p + 1, [term, column] or [column, term]:   | tile 0 | tile 1 | .. | tile T - 1 |
 /// tile t at term k prefetches `elems` elements from  start * width + (t * width / T) * (end - start) + (k - start) * elems
 ///                                                    (counted from the panel's first element)
 /// ```
@@ -216,10 +260,8 @@ fn next_panel(
     (start, end): (ExprId, ExprId),
     out: &mut Vec<Stmt>,
 ) -> Option<NextPanel> {
-    let PanelsFrom::Packed(packed) = &ctx.panels else { return None };
-    let (_, base, stride) = at.panel;
+    let (_, _, stride) = at.panel;
     let (schedule, width) = (ctx.schedule, ctx.width());
-    let panel_elems = (packed.k_extent * width) as i64;
     let (first_row, block_rows) = match schedule.block_panels {
         1 => (tile.block_row, schedule.block_rows),
         _ => (tile.task_row, schedule.task_rows),
@@ -228,10 +270,11 @@ fn next_panel(
     let elems = width.div_ceil(tiles);
     let lines = (elems * ctx.operand_type.size_bytes()).div_ceil(CACHE_LINE);
     let is_free = rows + vectors + lines <= rows * vectors;
-    let is_last = tile.columns < width || packed.panels() == 1;
+    let is_last = tile.columns < width || ctx.extents.n <= width;
     if schedule.rows_outer || is_last || tiles > MOST_TILES || !is_free {
         return None;
     }
+    let next = PanelInMemory::after(ctx, tile, at)?;
     let exprs = &mut ctx.program.exprs;
     let row = exprs.sub(tile.first_row, first_row);
     // Tiles after the full ones begin up to `rows - 1` rows earlier than full ones would.
@@ -245,12 +288,11 @@ fn next_panel(
     // Terms count from the start of the run.
     let skipped = exprs.mul_const(start, stride - elems as i64);
     let place = exprs.add2(before, skipped);
-    let next = exprs.add_const(base, panel_elems);
-    let first = exprs.add2(next, place);
+    let first = exprs.add2(next.first, place);
     // After the last panel there may be no memory: its tiles ask for its own end again.
-    let last = exprs.index((packed.elems() - at.run * elems) as i64);
+    let last = exprs.index(next.elems.saturating_sub(at.run * elems) as i64);
     let first = exprs.min(first, last);
-    Some(NextPanel { first: bind_offset(ctx, "next_panel", first, out), elems })
+    Some(NextPanel { buffer: next.buffer, first: bind_offset(ctx, "next_panel", first, out), elems })
 }
 
 /// A panel that lies in an argument ends where the argument does, so its last vector is masked.
