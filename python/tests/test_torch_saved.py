@@ -229,27 +229,28 @@ def test_a_tensor_that_is_returned_and_saved_is_made_once() -> None:
 def test_images_are_saved_channels_last_where_that_is_wanted(
     monkeypatch: pytest.MonkeyPatch, graphs: list[Any], height: int, width: int, apart: int, atol: float
 ) -> None:
-    from orchestrion.torch import _backend, _layouts
+    from orchestrion.torch import _backend
 
     # As on a GPU with tensor cores.
-    monkeypatch.setattr(_backend._Compiler, "_saved_images", lambda compiler, gm: _layouts.saved_images(gm, compiler._returned))
+    monkeypatch.setattr(_backend._Compiler, "_is_for_tensor_cores", lambda *_: True)
     module = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3, stride=2), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten()
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 4, 3, stride=2), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(),
     )
     reference = copy.deepcopy(module)
     x = torch.randn(2, 3, height, width)
     result, saved = _saved(_compiled(module), x)
     made = [tensor for tensor in saved if tensor.dim() == 4 and tensor.shape[1] in (4, 8) and tensor.shape[2] > 3]
     parts = [image for image in graphs[0].images.values() if image.dim() == 4]
-    assert len(made) >= apart and len(made) + len(parts) >= 3
+    assert len(made) >= apart and len(made) + len(parts) >= 5
     assert all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in [*made, *parts])
     _check_gradients(module, reference, result, x, atol)
 
 
 def test_images_that_the_caller_gets_keep_their_strides(monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrion.torch import _backend, _layouts
+    from orchestrion.torch import _backend
 
-    monkeypatch.setattr(_backend._Compiler, "_saved_images", lambda compiler, gm: _layouts.saved_images(gm, compiler._returned))
+    monkeypatch.setattr(_backend._Compiler, "_is_for_tensor_cores", lambda *_: True)
     conv = nn.Conv2d(3, 8, 3)
 
     def run(x: Any) -> tuple[Any, Any]:

@@ -228,7 +228,7 @@ class _Compiler:
         def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             if _is_dynamic(gm):
                 return _boxed(_Sizes(gm, kind, self._options))
-            images = self._saved_images(gm) if kind == "forward" else {}
+            images = self._saved_images(gm) if kind == "forward" and can_report() else {}
             if kind == "backward":
                 take_saved(gm, example_inputs)
             # The tracer's mode would make constants and weights fake.
@@ -243,12 +243,13 @@ class _Compiler:
 
     def _saved_images(self, gm: GraphModule) -> dict[int, torch.Tensor]:
         """The images that a forward graph saves channels last: those that tensor cores of a GPU multiply."""
+        images = {} if self._returned is None else saved_images(gm, self._returned)
+        return {at: image for at, image in images.items() if self._is_for_tensor_cores(gm, image.dtype)}
+
+    def _is_for_tensor_cores(self, gm: GraphModule, dtype: torch.dtype) -> bool:
         device = graph_device(gm)
-        if self._returned is None or device == CPU or not can_report():
-            return {}
         precision = self._options.precision or _usual_precision(device)
-        images = saved_images(gm, self._returned)
-        return {at: image for at, image in images.items() if precision != "f32" or image.dtype != torch.float32}
+        return device != CPU and (precision != "f32" or dtype != torch.float32)
 
 
 def _is_dynamic(gm: GraphModule) -> bool:

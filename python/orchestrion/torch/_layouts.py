@@ -7,6 +7,7 @@ AOTAutograd, which gives the backward graph's compiler inputs with these strides
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,7 +54,12 @@ def _outputs(gm: GraphModule) -> Sequence[Any]:
 def _is_view(value: Node) -> bool:
     """True if the value may be seen under another name, with strides of its own."""
     own = memory_of(value)
-    return any(memory_of(other) & own for other in (*value.all_input_nodes, *value.users))
+    # One of several results shares memory with what they were computed from, or with another one, if it is a view.
+    is_one_of = value.target is operator.getitem
+    producer = value.args[0] if is_one_of else value
+    assert isinstance(producer, Node)
+    others = {*producer.all_input_nodes, *value.users, *(producer.users if is_one_of else ())} - {value}
+    return any(memory_of(other) & own for other in others)
 
 
 def _reported() -> list[Any] | None:

@@ -108,8 +108,9 @@ def _tensor(argument: object) -> torch.Tensor:
 
 def _as_strided(known: Arguments) -> bool:
     tensor, start = _tensor(known["self"]), first_strided(known["self"], known["storage_offset"])
-    strides = zip(known["size"], known["stride"])
-    last = start + sum((size - 1) * stride for size, stride in strides)
+    size, stride = known["size"], known["stride"]
+    assert isinstance(size, (list, tuple)) and isinstance(stride, (list, tuple))
+    last = start + sum((extent - 1) * step for extent, step in zip(size, stride))
     # Other elements of the memory are not the tensor's.
     return is_dense(tensor) and start >= 0 and last < tensor.numel()
 
