@@ -146,8 +146,8 @@ fn converted(graph: &PrimGraph, tensor: TensorId) -> Option<TensorId> {
     matches!(producer.op, PrimOp::Map(ScalarFn::Cast(_))).then(|| producer.inputs[0])
 }
 
-/// Layouts from the inputs on: those that are chosen, and elsewhere what each primitive prefers. Reshapes that have to be copies have
-/// channels last where they are images for convolutions.
+/// Layouts from the inputs on: those that are chosen, and elsewhere what each primitive prefers. Reshapes that have to be copies, and
+/// elementwise results of row-major tensors, have channels last where they are images for convolutions.
 fn forward(
     graph: &PrimGraph,
     pinned: &[bool],
@@ -268,8 +268,11 @@ fn preferred(
             of(node.inputs[0]).reshaped(graph.shape(node.inputs[0]), shape).unwrap_or(copy)
         }
         PrimOp::Reduce { axes, .. } => of(node.inputs[0]).without(axes),
-        PrimOp::Map(_) | PrimOp::Concat { .. } => leading(graph, &node.inputs, layouts)
-            .map_or_else(|| Layout::row_major(rank), |tensor| of(tensor).clone()),
+        PrimOp::Map(_) | PrimOp::Concat { .. } => match leading(graph, &node.inputs, layouts).map(of) {
+            Some(layout) if !layout.is_row_major() => layout.clone(),
+            _ if is_image(output) => Layout::channels_last(rank),
+            _ => Layout::row_major(rank),
+        },
         PrimOp::Slice { .. } | PrimOp::Pad { .. } | PrimOp::Select { .. } => of(node.inputs[0]).clone(),
         PrimOp::Broadcast { .. }
         | PrimOp::Contract(_)
@@ -447,6 +450,25 @@ mod tests {
             let y = graph.add(PrimOp::Conv(spec), &[image, weights]).unwrap();
             graph.add_output("y", y);
             assert_eq!(assign_gpu(&graph)[image.index()].is_row_major(), channels == 3);
+        }
+    }
+
+    #[test]
+    fn elementwise_results_that_only_convolutions_read_have_channels_last() {
+        for is_read_elsewhere in [false, true] {
+            let mut graph = PrimGraph::new("activation before a convolution");
+            let x = graph.add_input("x", DType::F16, [1, 16, 8, 8]);
+            let image = graph.add(PrimOp::Map(ScalarFn::Unary(orch_ir::UnaryFn::Neg)), &[x]).unwrap();
+            let weights = graph.add_constant(orch_ir::Tensor::zeros(DType::F16, [16, 16, 3, 3]));
+            let spec = ConvSpec { window: square(3, 1, 1), groups: 1 };
+            let y = graph.add(PrimOp::Conv(spec), &[image, weights]).unwrap();
+            graph.add_output("y", y);
+            if is_read_elsewhere {
+                let sums = PrimOp::Reduce { op: orch_ir::ReduceOp::Sum, axes: vec![2, 3] };
+                let sums = graph.add(sums, &[image]).unwrap();
+                graph.add_output("sums", sums);
+            }
+            assert_eq!(assign_gpu(&graph)[image.index()].is_row_major(), is_read_elsewhere);
         }
     }
 
