@@ -243,11 +243,12 @@ class _Compiler:
 
     def _saved_images(self, gm: GraphModule) -> dict[int, torch.Tensor]:
         """The images that a forward graph saves channels last: those that tensor cores of a GPU multiply."""
-        images = {} if self._returned is None else saved_images(gm, self._returned)
-        return {at: image for at, image in images.items() if self._is_for_tensor_cores(gm, image.dtype)}
+        if self._returned is None:
+            return {}
+        device, images = graph_device(gm), saved_images(gm, self._returned)
+        return {at: image for at, image in images.items() if self._is_for_tensor_cores(device, image.dtype)}
 
-    def _is_for_tensor_cores(self, gm: GraphModule, dtype: torch.dtype) -> bool:
-        device = graph_device(gm)
+    def _is_for_tensor_cores(self, device: torch.device, dtype: torch.dtype) -> bool:
         precision = self._options.precision or _usual_precision(device)
         return device != CPU and (precision != "f32" or dtype != torch.float32)
 
