@@ -73,8 +73,10 @@ impl InputArguments {
     }
 
     fn tensor(&self, number: usize, port: &Port) -> Result<Tensor, Error> {
-        let Some(path) = self.file(number, port) else { return generate(port) };
-        let tensor = load_tensor(&path)?;
+        let tensor = match self.file(number, port) {
+            Some(path) => load_tensor(&path)?,
+            None => generate(port)?,
+        };
         orchestrion::check_input(port, &tensor)?;
         Ok(orchestrion::aligned(&tensor))
     }
