@@ -15,7 +15,7 @@ pub fn stage_images(graph: &PrimGraph, channels: usize, is_planar: impl Fn(Tenso
     let is_wide = |id: NodeId| is_wide_convolution(graph, graph.node(id), channels);
     let is_read = |id: NodeId, image: TensorId| {
         let node = graph.node(id);
-        let is_staged = is_wide(id) || is_depthwise(graph, node, channels);
+        let is_staged = is_wide(id) || depthwise_channels(graph, node).is_some_and(|own| own >= channels);
         is_staged && node.inputs[0] == image && node.inputs[1] != image
     };
     let consumers = graph.consumers();
@@ -49,11 +49,11 @@ pub fn stage_images(graph: &PrimGraph, channels: usize, is_planar: impl Fn(Tenso
 pub fn stage_depthwise_weights(graph: &PrimGraph) -> PrimGraph {
     let is_staged = |id: NodeId, weights: TensorId| {
         let node = graph.node(id);
-        let PrimOp::Conv(ConvSpec { groups, .. }) = node.op else { return false };
-        let is_weights = node.inputs[1] == weights && node.inputs[0] != weights;
-        let shape = graph.shape(weights);
-        let is_depthwise = groups > 1 && shape[1] == 1 && shape[2..].iter().product::<usize>() > 1;
-        is_weights && is_depthwise && graph.constant(weights).is_none()
+        depthwise_channels(graph, node).is_some()
+            && node.inputs[1] == weights
+            && node.inputs[0] != weights
+            && graph.shape(weights)[2..].iter().product::<usize>() > 1
+            && graph.constant(weights).is_none()
     };
     with_copies(graph, is_staged, |result, _, given| copied(result, given))
 }
@@ -64,10 +64,10 @@ fn is_wide_convolution(graph: &PrimGraph, node: &PrimNode, channels: usize) -> b
     [node.inputs[0], node.outputs[0]].into_iter().all(|image| graph.shape(image)[1] >= channels)
 }
 
-/// True for a convolution of each channel by itself, of so many channels at least.
-fn is_depthwise(graph: &PrimGraph, node: &PrimNode, channels: usize) -> bool {
-    let PrimOp::Conv(ConvSpec { groups, .. }) = node.op else { return false };
-    groups >= channels && groups == graph.shape(node.inputs[0])[1]
+/// The channels of a convolution of each of several channels by itself; `None` of other nodes.
+fn depthwise_channels(graph: &PrimGraph, node: &PrimNode) -> Option<usize> {
+    let PrimOp::Conv(ConvSpec { groups, .. }) = node.op else { return None };
+    (groups > 1 && groups == graph.shape(node.inputs[0])[1]).then_some(groups)
 }
 
 /// The same elements in a tensor of their own.

@@ -66,7 +66,7 @@ impl SingleAccesses {
     }
 }
 
-/// Lines so many bytes apart that the L1 keeps at once. Its sets are those of the lines of a page.
+/// Lines so many bytes apart that the L1 keeps at once. It has a set for each line of a page.
 pub(crate) fn lines_kept(target: &CpuTarget, stride_bytes: i64) -> usize {
     const PAGE: usize = 4096;
     let sets = PAGE / (gcd(stride_bytes, PAGE as i64) as usize).max(CACHE_LINE);

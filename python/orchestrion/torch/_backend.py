@@ -245,8 +245,8 @@ class _Compiler:
         """The images that a forward graph saves channels last: those that tensor cores of a GPU multiply."""
         if self._returned is None:
             return {}
-        device, images = graph_device(gm), saved_images(gm, self._returned)
-        return {at: image for at, image in images.items() if self._is_for_tensor_cores(device, image.dtype)}
+        device = graph_device(gm)
+        return saved_images(gm, self._returned, lambda dtype: self._is_for_tensor_cores(device, dtype))
 
     def _is_for_tensor_cores(self, device: torch.device, dtype: torch.dtype) -> bool:
         precision = self._options.precision or _usual_precision(device)

@@ -8,7 +8,7 @@ AOTAutograd, which gives the backward graph's compiler inputs with these strides
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,11 @@ from orchestrion.torch._placement import memory_of
 _RANK = 4
 
 
-def saved_images(gm: GraphModule, returned: int) -> dict[int, torch.Tensor]:
+def saved_images(gm: GraphModule, returned: int, is_wanted: Callable[[torch.dtype], bool]) -> dict[int, torch.Tensor]:
     """The outputs of a forward graph that are better saved channels last, as fake tensors of these strides, by position.
 
     :param returned: how many outputs the caller gets; those after them are only saved.
+    :param is_wanted: of which types.
     """
     values = _outputs(gm)
     convolved = set()
@@ -40,7 +41,7 @@ def saved_images(gm: GraphModule, returned: int) -> dict[int, torch.Tensor]:
         image = value.meta["val"]
         if not isinstance(image, torch.Tensor) or image.dim() != _RANK or tuple(image.shape) not in convolved:
             continue
-        if image.is_contiguous() and not _is_view(value):
+        if is_wanted(image.dtype) and image.is_contiguous() and not _is_view(value):
             found[position] = image.to(memory_format=torch.channels_last)
     return found
 
